@@ -159,9 +159,9 @@ def command(grid: Grid) -> str:
     if grid.test is not None:
         parts.append(f"--test {shlex.quote(grid.test)}")
     parts.append(f"--scenarios {','.join(grid.scenarios)}")
-    parts.append(f"--methods {','.join(grid.methods)}")
+    parts.append(f"--methods {shlex.quote(','.join(grid.methods))}")
     parts.append(f"--seeds {','.join(str(seed) for seed in grid.seeds)}")
-    parts.append(f"--chain {','.join(grid.chain_methods) or 'none'}")
+    parts.append(f"--chain {shlex.quote(','.join(grid.chain_methods) or 'none')}")
     if grid.validation is not None:
         parts.append(f"--validation {shlex.quote(grid.validation)}")
     if grid.skip_bad:

@@ -136,7 +136,7 @@ def outcome(story: GalleryStory) -> list[str]:
     """Return what a reader should know besides the numbers, a sentence each."""
     sentences: list[str] = []
     if story.forced:
-        sentences.append(f"The verdict is {story.forced}, so the upgrade was forced (--force).")
+        sentences.append(f"The verdict is {story.forced}, so the upgrade was forced.")
     if story.restored:
         sentences.append(
             "After the rollback every query found the same first row with the same score as before."
