@@ -200,7 +200,7 @@ def test_train_loads_the_old_classifier_only_if_it_is_needed(
         given.append(arguments)
         raise UserError("seen enough")
 
-    monkeypatch.setattr("unibct.embedders.model_folder.load_model", load)
+    monkeypatch.setattr("unibct.embedders.own.load_model", load)
     line = ["train", photo_folder, "--out", tmp_path / "m", "--old", trained_folder / "old"]
     assert run_command(*line, *options) == 2
     assert [arguments["with_classifier"] for arguments in given] == [needed]

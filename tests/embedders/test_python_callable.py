@@ -7,7 +7,7 @@ import torch
 from tests.embedders import networks
 from tests.embedders.networks import INPUT_SIZE, flatten
 from unibct.arrays import normalized
-from unibct.embedders import Opening, open_embedder
+from unibct.embedders import Opener, open_embedder
 from unibct.embedders.python_callable import BlackBox, distance_share
 from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
@@ -75,7 +75,7 @@ def runs(monkeypatch):
         monkeypatch.setattr(
             "tests.embedders.test_python_callable.searched", searched, raising=False
         )
-        return Opening(probes=probes).open(REFERENCE)
+        return Opener(probes=probes).open(REFERENCE)
 
     return opened
 

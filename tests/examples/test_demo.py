@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, OLD, STRANGER, toy_certificate, toy_images
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.evaluation.certificate import Certificate
@@ -15,7 +15,7 @@ IMAGES = toy_images(classes=8, per_class=10)
 
 
 def certificate(new=NEW, **changes):
-    old, searching = (Opening().open(model).fingerprint for model in (OLD, new))
+    old, searching = (Opener().open(model).fingerprint for model in (OLD, new))
     return toy_certificate(old, searching, **changes)
 
 
@@ -29,7 +29,7 @@ def top_1(query_model, row_model):
     """The same search without a gallery."""
     rows, queries = split_images(IMAGES)
     vectors = [
-        np.asarray(embed(Opening().open(model), images).vectors)
+        np.asarray(embed(Opener().open(model), images).vectors)
         for model, images in ((query_model, queries), (row_model, rows))
     ]
     first = (vectors[0] @ vectors[1].T).argmax(axis=1)

@@ -12,7 +12,7 @@ from tests.conftest import groups_of
 from tests.gallery.servers import MILVUS_LITE, Server, running
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from unibct.arrays import normalized
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.gallery.engines import EMBEDDED, Engine, Place, open_engine
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.rows import GalleryRows, Metadata, sealed_rows
@@ -134,7 +134,7 @@ def toy_gallery(tmp_path: Path) -> Gallery:
 def upgraded(toy_gallery: Gallery, tmp_path: Path) -> Gallery:
     """The same gallery, searched by a new model."""
     old = toy_gallery.folder.state.standing.searching
-    new = toy_gallery.folder.opening.open(NEW).fingerprint
+    new = toy_gallery.folder.opener.open(NEW).fingerprint
     toy_gallery.upgrade(NEW, [written(toy_certificate(old, new), tmp_path)])
     return toy_gallery
 
@@ -143,7 +143,7 @@ def upgraded(toy_gallery: Gallery, tmp_path: Path) -> Gallery:
 def upgraded_twice(upgraded: Gallery, tmp_path: Path) -> Gallery:
     """Rows of two old models, searched by a third one."""
     upgraded.add(toy_images(per_class=1, first=20))
-    newest = Opening().open(NEWEST).fingerprint
+    newest = Opener().open(NEWEST).fingerprint
     certificates = [
         written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.kinds
     ]
@@ -154,10 +154,10 @@ def upgraded_twice(upgraded: Gallery, tmp_path: Path) -> Gallery:
 @pytest.fixture
 def forward_map(tmp_path: Path) -> Path:
     """A map of the old model's rows into the space of the new one."""
-    opening = Opening()
+    opener = Opener()
     fitted = adapt_embedders(
-        opening.open(NEW),
-        opening.open(OLD),
+        opener.open(NEW),
+        opener.open(OLD),
         toy_images(per_class=30, first=200),
         direction="forward",
         kind="linear",

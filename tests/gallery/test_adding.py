@@ -12,7 +12,7 @@ from tests.models.cases import small_model
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import FileSource
 from unibct.data.readers import open_images
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.embeddings.extraction import embed
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
@@ -27,7 +27,7 @@ def renamed(images, **changes):
 
 
 def vectors_of(images, model=OLD):
-    return embed(Opening().open(model), images)
+    return embed(Opener().open(model), images)
 
 
 def test_an_id_with_another_image_label_or_metadata_is_refused(toy_gallery, tmp_path):

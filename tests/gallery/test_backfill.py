@@ -14,7 +14,7 @@ from tests.gallery.toys import (
 )
 from tests.notes import Notes, show
 from unibct import progress
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.gallery.backfill import backfill_hits, vectors_again
@@ -41,7 +41,7 @@ def noting(gallery):
 
 
 def test_readable_rows_come_with_the_vectors_of_their_images():
-    model = Opening().open(NEW)
+    model = Opener().open(NEW)
     images = toy_images(classes=1, per_class=4)
     stored = {row_id: {} for row_id in images.ids}
     source = open_source(skipping(with_bad(images, "c0/0", "c0/2")))
@@ -248,16 +248,16 @@ def test_other_images_under_the_same_ids_are_refused(upgraded):
 
 
 def test_embeddings_by_the_searching_model_serve_as_well(upgraded):
-    opening = Opening()
+    opener = Opener()
     with pytest.raises(UserError, match=r"need embeddings by .*new_model"):
-        upgraded.backfill(embed(opening.open(OLD), toy_images()))
-    upgraded.backfill(embed(opening.open(NEW), toy_images()))
+        upgraded.backfill(embed(opener.open(OLD), toy_images()))
+    upgraded.backfill(embed(opener.open(NEW), toy_images()))
     assert live(upgraded) == [0, 48]
 
 
 @pytest.mark.parametrize("factor", [3, np.nan])
 def test_vectors_that_no_search_finds_are_refused(upgraded, factor):
-    rows = embed(Opening().open(NEW), toy_images())
+    rows = embed(Opener().open(NEW), toy_images())
     bad = rows.changed(vectors=np.asarray(rows.vectors) * factor, fingerprint=rows.fingerprint)
     with pytest.raises(UserError, match=r"the vector of .* nothing of this batch was written"):
         upgraded.backfill(bad)
@@ -273,7 +273,7 @@ def test_the_curve_of_known_queries_is_noted(upgraded, monkeypatch):
 
 
 def test_a_backfill_after_which_nothing_is_found_is_undone(upgraded):
-    rows = embed(Opening().open(NEW), toy_images())
+    rows = embed(Opener().open(NEW), toy_images())
     backwards = rows.changed(vectors=-np.asarray(rows.vectors), fingerprint=rows.fingerprint)
     with pytest.raises(UserError, match="the backfill was undone"):
         upgraded.backfill(backwards)
@@ -303,9 +303,9 @@ def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forwar
 
 def newest_map(old, folder):
     """A map of the rows of an older model into the space of the newest one."""
-    opening = Opening()
+    opener = Opener()
     images = toy_images(per_class=30, first=200)
-    models = opening.open(NEWEST), opening.open(old)
+    models = opener.open(NEWEST), opener.open(old)
     fitted = adapt_embedders(*models, images, direction="forward", kind="linear")
     save_map(fitted, folder)
     return folder
@@ -322,7 +322,7 @@ def test_the_share_of_a_map_counts_rows_that_other_models_made(upgraded_twice, t
 
 
 def test_a_map_of_rows_that_the_gallery_does_not_have_is_refused(toy_gallery, tmp_path):
-    old, newest = (Opening().open(name).fingerprint for name in (OLD, NEWEST))
+    old, newest = (Opener().open(name).fingerprint for name in (OLD, NEWEST))
     toy_gallery.upgrade(NEWEST, [written(toy_certificate(old, newest), tmp_path)])
     with pytest.raises(UserError, match=rf"maps rows of model .* this gallery has none.*{old}"):
         toy_gallery.backfill(map_folder=newest_map(NEW, tmp_path / "newest"))

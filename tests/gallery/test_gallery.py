@@ -27,7 +27,7 @@ def gallery(place, tmp_path):
 @pytest.fixture
 def certificate(gallery, tmp_path):
     old = gallery.folder.state.standing.searching
-    new = gallery.folder.opening.open(NEW).fingerprint
+    new = gallery.folder.opener.open(NEW).fingerprint
     return written(toy_certificate(old, new), tmp_path)
 
 
@@ -42,9 +42,9 @@ def results(gallery, **settings):
 
 def naive(gallery, model, rows, k=5):
     """The same for rows of one model, one by one."""
-    embedder = gallery.folder.opening.open(model)
+    embedder = gallery.folder.opener.open(model)
     queries = embed(embedder, toy_images(per_class=2, first=50)).vectors
-    vectors = np.asarray(embed(gallery.folder.opening.open(rows), toy_images()).vectors)
+    vectors = np.asarray(embed(gallery.folder.opener.open(rows), toy_images()).vectors)
     ids = toy_images().ids
     found = []
     for query in np.asarray(queries):
@@ -76,7 +76,7 @@ def test_an_upgrade_changes_no_row_and_the_new_model_searches(gallery, certifica
     gallery.upgrade(NEW, [certificate])
     status = gallery.status().as_json()
     assert list(status["models"].values()) == [48, 0]
-    assert status["searching"] == gallery.folder.opening.open(NEW).fingerprint
+    assert status["searching"] == gallery.folder.opener.open(NEW).fingerprint
     found = results(gallery)
     assert ids_of(found) == naive(gallery, NEW, OLD)
     assert {row[3] for hits in found for row in hits} == set(kinds)
@@ -257,7 +257,7 @@ def test_three_generations_each_with_its_certificate(gallery, certificate, tmp_p
     gallery.upgrade(NEW, [certificate])
     gallery.add(toy_images(per_class=2, first=30))
     new = gallery.folder.state.standing.searching
-    newest = gallery.folder.opening.open(NEWEST).fingerprint
+    newest = gallery.folder.opener.open(NEWEST).fingerprint
     from_old = written(toy_certificate(old, newest), tmp_path)
     from_new = written(toy_certificate(new, newest), tmp_path)
     with pytest.raises(UserError, match="12 rows were made by"):
@@ -276,7 +276,7 @@ def test_a_stranger_of_the_same_dimension_is_kept_out(gallery, certificate):
         gallery.upgrade(STRANGER, [certificate])
     with pytest.raises(UserError, match="known queries no longer find their mates"):
         gallery.upgrade(STRANGER, force=True)
-    stranger = gallery.folder.opening.open(STRANGER)
+    stranger = gallery.folder.opener.open(STRANGER)
     with pytest.raises(UserError, match="which this gallery does not know"):
         gallery.add(embed(stranger, toy_images(per_class=1, first=90)))
     assert results(gallery) == before

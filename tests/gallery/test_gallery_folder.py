@@ -11,7 +11,7 @@ import pytest
 
 from tests.gallery import toys
 from tests.gallery.toys import OLD, toy_images
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.errors import UserError
 from unibct.files import CACHE_VARIABLE
 from unibct.gallery.gallery import Gallery
@@ -28,17 +28,17 @@ from unibct.gallery.search_request import SearchRequest
 
 
 def test_a_callable_is_opened_where_it_is(tmp_path):
-    row_kind, embedder = describe_model(OLD, Opening())
+    row_kind, embedder = describe_model(OLD, Opener())
     keep_model(tmp_path, embedder)
     assert not (tmp_path / "models").exists()
-    assert open_model(tmp_path, row_kind, Opening()).fingerprint == row_kind.fingerprint
+    assert open_model(tmp_path, row_kind, Opener()).fingerprint == row_kind.fingerprint
 
 
 def test_a_model_that_has_changed_is_refused(tmp_path):
-    row_kind, _ = describe_model(OLD, Opening())
+    row_kind, _ = describe_model(OLD, Opener())
     changed = type(row_kind)(**(vars(row_kind) | {"fingerprint": "f" * 32}))
     with pytest.raises(UserError, match="has changed"):
-        open_model(tmp_path, changed, Opening())
+        open_model(tmp_path, changed, Opener())
 
 
 def test_a_gallery_knows_a_callable_again_on_another_machine(tmp_path, monkeypatch):
@@ -50,11 +50,11 @@ def test_a_gallery_knows_a_callable_again_on_another_machine(tmp_path, monkeypat
     gallery.close()
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "another"))
     monkeypatch.setattr(model, "weights", weights * (1 + 1e-3 * rng.standard_normal(weights.shape)))
-    alone = Opening().open(OLD)
+    alone = Opener().open(OLD)
     assert alone.fingerprint != known, "without the gallery it is another one"
     folder = GalleryFolder(tmp_path / "g")
     assert folder.model(known).fingerprint == known
-    assert describe_model(OLD, folder.opening)[0].fingerprint == known
+    assert describe_model(OLD, folder.opener)[0].fingerprint == known
     shutil.rmtree(tmp_path / "g" / "probes")  # as in galleries of earlier versions
     with pytest.raises(UserError, match=f"if it is the same, .* fingerprint = '{known}'"):
         GalleryFolder(tmp_path / "g").model(known)

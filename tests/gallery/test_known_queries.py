@@ -5,7 +5,7 @@ import pytest
 
 from tests.gallery.toys import NEW, OLD, STRANGER, toy_certificate, toy_images, written
 from tests.notes import Notes, show
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.embeddings.extraction import embed
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
@@ -175,7 +175,7 @@ def apart(images):
 
 
 def embeddings(images, model=OLD):
-    return embed(Opening().open(model), images)
+    return embed(Opener().open(model), images)
 
 
 def copies_of_known_rows(gallery, count, model=OLD):
@@ -227,8 +227,8 @@ def mixed(tmp_path):
     """Old rows, each with a label of its own, searched by a new model."""
     gallery = Gallery.create(tmp_path / "G", OLD)
     gallery.add(apart(toy_images()))
-    opening = gallery.folder.opening
-    old, new = (opening.open(model).fingerprint for model in (OLD, NEW))
+    opener = gallery.folder.opener
+    old, new = (opener.open(model).fingerprint for model in (OLD, NEW))
     scale = {"kind": "standardised", "slope": 0.9, "shift": 0.05}
     certificate = toy_certificate(old, new, calibration={"choice": scale})
     gallery.upgrade(NEW, [written(certificate, tmp_path)])

@@ -56,7 +56,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path):
     rows = save_images(toy_images(), tmp_path / "rows")
     gallery = Gallery.create(tmp_path / "G", OLD)
     gallery.add(str(rows))
-    new = gallery.folder.opening.open(NEW).fingerprint
+    new = gallery.folder.opener.open(NEW).fingerprint
     certificate = toy_certificate(gallery.folder.state.standing.searching, new)
     gallery.upgrade(NEW, [written(certificate, tmp_path)])
     gallery.close()

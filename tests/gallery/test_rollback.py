@@ -5,7 +5,7 @@ import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
 from tests.notes import Notes, show
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.gallery import steps
@@ -66,7 +66,7 @@ LATER = toy_images(per_class=1, first=30)
 
 
 def embeddings(model, factor=1.0):
-    rows = embed(Opening().open(model), LATER)
+    rows = embed(Opener().open(model), LATER)
     return rows.changed(vectors=np.asarray(rows.vectors) * factor, fingerprint=rows.fingerprint)
 
 

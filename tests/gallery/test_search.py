@@ -3,7 +3,7 @@ import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from tests.notes import Notes, show
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.evaluation.blending import blended
@@ -22,19 +22,19 @@ QUERIES = toy_images(per_class=1, first=50)
 
 
 def vectors(model, images):
-    return np.asarray(embed(Opening().open(model), images).vectors)
+    return np.asarray(embed(Opener().open(model), images).vectors)
 
 
 def test_queries_by_another_model_are_refused(upgraded):
     with pytest.raises(UserError, match="embed the queries with that one"):
-        upgraded.search(embed(Opening().open(OLD), QUERIES))
-    by_new = embed(Opening().open(NEW), QUERIES)
+        upgraded.search(embed(Opener().open(OLD), QUERIES))
+    by_new = embed(Opener().open(NEW), QUERIES)
     assert [a.hits for a in upgraded.search(by_new)] == [a.hits for a in upgraded.search(QUERIES)]
 
 
 @pytest.mark.parametrize("factor", [0, 2, np.nan])
 def test_queries_that_are_not_of_length_1_are_refused(upgraded, factor):
-    queries = embed(Opening().open(NEW), QUERIES)
+    queries = embed(Opener().open(NEW), QUERIES)
     bad = np.array(queries.vectors)
     bad[2] *= factor
     with pytest.raises(UserError, match="the vector of 'c2/50' is"):
@@ -173,7 +173,7 @@ def test_a_rate_that_the_test_classes_could_not_measure_is_called_rough(
     toy_gallery, monkeypatch, tmp_path
 ):
     old = toy_gallery.folder.state.standing.searching
-    certificate = toy_certificate(old, Opening().open(NEW).fingerprint, carried_fars=["0.1"])
+    certificate = toy_certificate(old, Opener().open(NEW).fingerprint, carried_fars=["0.1"])
     assert certificate.rough_fars == (0.01,)
     toy_gallery.upgrade(NEW, [written(certificate, tmp_path)])
     notes = Notes()
@@ -198,7 +198,7 @@ def test_old_scores_need_a_certificate(toy_gallery):
 
 def test_old_scores_of_old_queries_are_plain_in_a_mixed_gallery_too(toy_gallery, tmp_path):
     old = toy_gallery.folder.state.standing.searching
-    new = Opening().open(NEW).fingerprint
+    new = Opener().open(NEW).fingerprint
     line = {"choice": {"kind": "standardised", "slope": 2.0, "shift": -0.5}}
     certificate = toy_certificate(
         old, new, further_calibrations={"old→old": line, "blend→old": line}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import OLD, toy_images
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import Embeddings
@@ -12,13 +12,13 @@ from unibct.gallery.sources import open_source, parse_scalar, parse_where, with_
 
 @pytest.fixture
 def embeddings():
-    return embed(Opening().open(OLD), toy_images())
+    return embed(Opener().open(OLD), toy_images())
 
 
 def test_images_have_labels_and_vectors(embeddings):
     source = open_source(toy_images())
     assert source.labels[0] == "c0"
-    vectors = source.vectors(Opening().open(OLD))
+    vectors = source.vectors(Opener().open(OLD))
     np.testing.assert_array_equal(vectors, embeddings.vectors)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.gallery.toys import NEW, NEWEST, OLD, PauseAfterABatch, toy_images
 from tests.notes import Notes, show
 from unibct import progress
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.known_queries import found_mates, read_known_queries
@@ -41,7 +41,7 @@ def test_the_rate_counts_images(monkeypatch):
     monkeypatch.setattr("unibct.gallery.status._SECONDS", 0.3)
     ticks = iter([0.0, 0.2, 0.5])
     monkeypatch.setattr("unibct.gallery.status.perf_counter", lambda: next(ticks))
-    assert embedding_rate(Opening().open(OLD)) == pytest.approx(2 * 64 / 0.5)
+    assert embedding_rate(Opener().open(OLD)) == pytest.approx(2 * 64 / 0.5)
 
 
 def test_the_keys_that_machines_rely_on(upgraded):

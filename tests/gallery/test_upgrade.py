@@ -2,7 +2,7 @@ import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from tests.notes import Notes, show
-from unibct.embedders import Opening
+from unibct.embedders import Opener
 from unibct.errors import UserError
 from unibct.evaluation.certificate import Certificate
 from unibct.gallery.gallery import Gallery
@@ -11,7 +11,7 @@ from unibct.gallery.gallery import Gallery
 @pytest.fixture
 def fingerprints(toy_gallery):
     old = toy_gallery.folder.state.standing.searching
-    return old, toy_gallery.folder.opening.open(NEW).fingerprint
+    return old, toy_gallery.folder.opener.open(NEW).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_force_is_recorded_and_shown_until_it_is_rolled_back(toy_gallery, finger
 
 
 def test_a_certificate_that_the_gallery_holds_counts(tmp_path):
-    old, new = (Opening().open(model).fingerprint for model in (OLD, NEW))
+    old, new = (Opener().open(model).fingerprint for model in (OLD, NEW))
     certificate = written(toy_certificate(old, new), tmp_path)
     gallery = Gallery.create(tmp_path / "H", OLD, certificates=[certificate])
     gallery.add(toy_images())
@@ -73,13 +73,13 @@ def test_a_certificate_that_the_gallery_holds_counts(tmp_path):
     assert gallery.search(toy_images(per_class=1), k=1, far=0.1)[0].hits
     gallery.rollback()
     assert gallery.upgrade(NEW).forced == ()
-    newest = Opening().open(NEWEST).fingerprint
+    newest = Opener().open(NEWEST).fingerprint
     with pytest.raises(UserError, match=r"no certificate says that .*newest_model may search"):
         gallery.upgrade(NEWEST, [written(toy_certificate(new, newest), tmp_path)])
 
 
 def test_a_held_certificate_must_say_compatible_and_a_given_one_comes_first(tmp_path):
-    old, new = (Opening().open(model).fingerprint for model in (OLD, NEW))
+    old, new = (Opener().open(model).fingerprint for model in (OLD, NEW))
     weak, good = (
         written(toy_certificate(old, new, verdict=verdict), tmp_path)
         for verdict in ("within noise", "compatible")
@@ -95,7 +95,7 @@ def test_a_held_certificate_must_say_compatible_and_a_given_one_comes_first(tmp_
 
 
 def test_of_two_certificates_that_contradict_each_other_the_no_counts(tmp_path):
-    old, new = (Opening().open(model).fingerprint for model in (OLD, NEW))
+    old, new = (Opener().open(model).fingerprint for model in (OLD, NEW))
     good = written(toy_certificate(old, new), tmp_path)
     bad = written(toy_certificate(old, new, verdict="not compatible"), tmp_path)
     gallery = Gallery.create(tmp_path / "H", OLD, certificates=[good, bad])
@@ -273,7 +273,7 @@ def test_a_certificate_about_a_model_says_nothing_about_rows_of_a_map(
 ):
     upgraded.backfill(map_folder=forward_map, share=0.5)
     old, new, mapped = upgraded.folder.state.kinds
-    newest = upgraded.folder.opening.open(NEWEST).fingerprint
+    newest = upgraded.folder.opener.open(NEWEST).fingerprint
     certificates = [written(toy_certificate(kind, newest), tmp_path) for kind in (old, new)]
     with pytest.raises(UserError, match=r"24 rows were made by the map .*: embed them from"):
         upgraded.upgrade(NEWEST, certificates)
@@ -304,9 +304,7 @@ def test_an_empty_gallery_needs_no_certificate(tmp_path):
 
 def test_another_dimension_without_a_projection_is_refused(toy_gallery, fingerprints, tmp_path):
     wide = "python:tests.gallery.test_upgrade:wide_model"
-    certificate = toy_certificate(
-        fingerprints[0], toy_gallery.folder.opening.open(wide).fingerprint
-    )
+    certificate = toy_certificate(fingerprints[0], toy_gallery.folder.opener.open(wide).fingerprint)
     with pytest.raises(UserError, match="no projection into dimension 12"):
         toy_gallery.upgrade(wide, [written(certificate, tmp_path)])
 
@@ -320,9 +318,9 @@ wide_model.unibct_input = {"size": 6, "channels": 1}
 
 def test_an_upgrade_opens_the_new_model_once(toy_gallery, fingerprints, tmp_path, monkeypatch):
     opened = []
-    open_reference = Opening.open
+    open_reference = Opener.open
     monkeypatch.setattr(
-        Opening, "open", lambda self, given: opened.append(given) or open_reference(self, given)
+        Opener, "open", lambda self, given: opened.append(given) or open_reference(self, given)
     )
     toy_gallery.upgrade(NEW, [written(toy_certificate(*fingerprints), tmp_path)])
     toy_gallery.search(toy_images(per_class=1))

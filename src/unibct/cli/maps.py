@@ -68,7 +68,7 @@ def adapt_command(
     """
     from unibct.data.image_set import require_outside
     from unibct.data.readers import open_images
-    from unibct.embedders import Opening
+    from unibct.embedders import Opener
     from unibct.files import require_absent
     from unibct.progress import terminal_progress
     from unibct.training.mapped_model import adapt_embedders, save_adapted
@@ -78,10 +78,10 @@ def adapt_command(
     if image_set is not None:
         require_outside(image_set, out)
     with terminal_progress():
-        opening = Opening(device)
+        opener = Opener(device)
         result = adapt_embedders(
-            opening.open(new),
-            opening.open(old),
+            opener.open(new),
+            opener.open(old),
             image_set,
             listed=images if data is None else None,
             direction=direction,
@@ -120,7 +120,7 @@ def map_command(
     is refused. Before anything is written, known queries must find their mates among the mapped
     rows. The mapped rows carry the fingerprint of the map.
     """
-    from unibct.embedders.embeddings_file import open_stored
+    from unibct.embedders.own import open_stored
     from unibct.embeddings.forms import find_form, write_embeddings
     from unibct.embeddings.mapping import apply_map
     from unibct.maps.space_map import load_map

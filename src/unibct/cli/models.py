@@ -22,7 +22,7 @@ from unibct.cli.options import (
 )
 from unibct.data.decoding import FITS
 from unibct.data.readers import describe_data_briefly
-from unibct.embedders import Opening, describe_embedders
+from unibct.embedders import Opener, describe_embedders
 from unibct.embeddings.forms import FOLDER_FORM, FORMS
 from unibct.evaluation.protocols import AUTO, PROTOCOLS
 from unibct.methods import DEFAULT_METHOD, METHODS, find_method
@@ -128,8 +128,8 @@ def train_command(
             progress.note(f"nothing to resume: there is no {out} yet, so the training begins")
         loaded_recipe = named_recipe or recipe_for(image_set, overrides)
         entry = find_method(flags.method or DEFAULT_METHOD)
-        opening = Opening(flags.device, entry.uses_old_classifier(loaded_recipe.warm_start))
-        old_model = None if old is None else opening.open(old)
+        opener = Opener(flags.device, entry.uses_old_classifier(loaded_recipe.warm_start))
+        old_model = None if old is None else opener.open(old)
         model = train(image_set, loaded_recipe, out, old=old_model, **vars(flags))
     print_once(
         f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}"

@@ -1,20 +1,21 @@
 """What can stand in place of a model: a model folder, an ONNX file, a callable, stored embeddings.
 
-``table`` lists the kinds and each has a file. The protocol that they follow is in ``models``; the
-forms of stored embeddings are in ``embeddings/forms``.
-
-How an embedder is written on the command line: ``kind:place?option=value&option=value``.
+An embedder is written as ``kind:place?option=value&option=value``. ``EMBEDDERS`` lists the kinds;
+a new one is two functions and an entry here, or an entry point of the group ``unibct.embedders``.
+The protocol that they follow is in ``models``; the forms of stored embeddings are in
+``embeddings/forms``.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
 from unibct.embeddings.forms import PREFIX, STORED, describe_forms
 from unibct.errors import UserError
+from unibct.registry import Registry
 
 if TYPE_CHECKING:
     from unibct.models.embedder import Embedder, ImageEmbedder
@@ -22,19 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reference:
-    """An embedder's reference, taken apart.
+    """An embedder's reference, taken apart."""
 
-    Attributes:
-        text: as it was written.
-        kind: what comes before the colon; empty if it is to be recognised from the place.
-        place: a path, or the name of a Python object.
-        options: what comes after the question mark.
-    """
-
-    text: str
-    kind: str
-    place: str
-    options: Mapping[str, str]
+    text: str  # as it was written
+    kind: str  # what comes before the colon; empty if it is to be recognised from the place
+    place: str  # a path, or the name of a Python object
+    options: Mapping[str, str]  # what comes after the question mark
 
     @property
     def path(self) -> Path:
@@ -87,117 +81,93 @@ def parse_numbers(text: str, option: str, count: int) -> tuple[float, ...]:
     return numbers if len(numbers) == count else numbers * count
 
 
-# The table of embedders: what options such as ``--old``, ``--query`` and ``--gallery`` take.
-#
-# To add a kind, write a module with the functions ``recognises`` and ``open_reference``, and add a
-# line to ``EMBEDDERS``. The modules are imported when they are used, so that help texts need none.
+MODEL_FOLDER = "model"
 
 
 @dataclass(frozen=True)
-class Opening:
-    """How an embedder is opened.
+class Opener:
+    """Opens embedders, each in the same way."""
 
-    Attributes:
-        device: where it computes, if it can choose: ``auto``, or a device that it must have.
-        with_classifier: load a model folder's class weights too.
-        probes: a folder where ``python:`` embedders may be known already, see ``Probe``.
-    """
-
-    device: Any = "cpu"
-    with_classifier: bool = False
-    probes: Path | None = None
+    device: Any = "auto"  # where they compute, if they can choose: auto, or one they must have
+    with_classifier: bool = False  # load a model folder's class weights too
+    probes: Path | None = None  # a folder where `python:` embedders may be known, see ``Probe``
 
     def open(self, reference: "str | Path | Embedder") -> "Embedder":
-        """Open an embedder, see ``open_embedder``; one that is open already is returned."""
+        """Open an embedder, see ``open_embedder``; one that is open already is returned.
+
+        A path without a kind is opened by the first kind that recognises it, otherwise as a model
+        folder.
+        """
         if not isinstance(reference, (str, Path)):
             return reference
         parsed = parse_reference(str(reference), EMBEDDERS)
         kind = parsed.kind
         if not kind:
-            path = parsed.path
-            recognised = (
-                name for name, entry in EMBEDDERS.items() if entry.load().recognises(path)
-            )
+            recognised = (n for n, entry in EMBEDDERS.items() if entry.recognises(parsed.path))
             kind = next(recognised, MODEL_FOLDER)
         entry = EMBEDDERS[kind]
         parsed.require_options(entry.options)
-        return entry.load().open_reference(parsed, self)
-
-
-class EmbedderModule(Protocol):
-    """What the module of a kind contains."""
-
-    def recognises(self, path: Path) -> bool:
-        """Return whether this kind can open a path that names no kind."""
-        ...
-
-    def open_reference(self, reference: Reference, opening: Opening) -> "Embedder":
-        """Return the embedder that a reference stands for."""
-        ...
+        return resolve_name(entry.opens)(parsed, self)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of embedder.
+    """A kind of embedder. Its code is imported when it is used, so that help texts need none."""
 
-    Attributes:
-        module: the name of its module in this package.
-        written: how it is written, in a list of kinds.
-        description: one line for help texts.
-        options: the options after ``?``, by name, with what they mean.
-    """
+    written: str  # how it is written, in a list of kinds
+    description: str  # one line for help texts
+    opens: str  # ``module:function``: (Reference, Opener) -> Embedder
+    recognise: str = ""  # ``module:function``: whether a path that names no kind is of this one
+    options: dict[str, str] = field(default_factory=dict[str, str])  # after ``?``: name -> meaning
 
-    module: str
-    written: str
-    description: str
-    options: dict[str, str] = field(default_factory=dict[str, str])
-
-    def load(self) -> EmbedderModule:
-        """Import the module of this kind."""
-        return cast(EmbedderModule, import_module(f"unibct.embedders.{self.module}"))
+    def recognises(self, path: Path) -> bool:
+        """Return whether this kind can open a path that names no kind."""
+        return bool(self.recognise and resolve_name(self.recognise)(path))
 
 
-MODEL_FOLDER = "model"
+_FIT = {"fit": "stretch, crop or letterbox"}
 
-# A path without a kind is opened by the first kind that recognises it, otherwise as a model folder.
-EMBEDDERS: dict[str, Kind] = {
-    STORED: Kind(
-        "embeddings_file",
-        f"{PREFIX}PATH",
-        f"stored embeddings: {describe_forms()}",
-        {"model": "a name for the model that made them; files with the same name belong together"},
-    ),
-    "onnx": Kind(
-        "onnx_file",
-        "onnx:FILE",
-        "an ONNX file",
-        {
-            "size": "HEIGHTxWIDTH of its input, where the file leaves it open",
-            "mean": "per channel, of the pixels divided by 255",
-            "std": "per channel, of the pixels divided by 255",
-            "layout": "nchw or nhwc",
-            "order": "rgb or bgr",
-            "fit": "stretch, crop or letterbox",
-            "output": "the name of the output that is the embedding",
-        },
-    ),
-    "python": Kind(
-        "python_callable",
-        "python:MODULE:ATTRIBUTE",
-        "MODULE:ATTRIBUTE, a callable from images to vectors",
-        {
-            "size": "HEIGHTxWIDTH of its input",
-            "channels": "1 or 3",
-            "fit": "stretch, crop or letterbox",
-        },
-    ),
-    MODEL_FOLDER: Kind(
-        "model_folder",
-        "model folder",
-        "a model folder",
-        {"space": "old: its projection into its old model's space, if the dimensions differ"},
-    ),
-}
+# What options such as ``--old``, ``--query`` and ``--gallery`` take.
+EMBEDDERS: Registry[Kind] = Registry(
+    "embedder",
+    {
+        STORED: Kind(
+            f"{PREFIX}PATH",
+            f"stored embeddings: {describe_forms()}",
+            "unibct.embedders.own:open_stored_embeddings",
+            "unibct.embedders.own:is_stored",
+            {"model": "a name for the model that made them; files of one name belong together"},
+        ),
+        "onnx": Kind(
+            "onnx:FILE",
+            "an ONNX file",
+            "unibct.embedders.onnx_file:open_onnx",
+            "unibct.embedders.onnx_file:is_onnx",
+            {
+                "size": "HEIGHTxWIDTH of its input, where the file leaves it open",
+                "mean": "per channel, of the pixels divided by 255",
+                "std": "per channel, of the pixels divided by 255",
+                "layout": "nchw or nhwc",
+                "order": "rgb or bgr",
+                **_FIT,
+                "output": "the name of the output that is the embedding",
+            },
+        ),
+        "python": Kind(
+            "python:MODULE:ATTRIBUTE",
+            "MODULE:ATTRIBUTE, a callable from images to vectors",
+            "unibct.embedders.python_callable:open_callable",
+            options={"size": "HEIGHTxWIDTH of its input", "channels": "1 or 3", **_FIT},
+        ),
+        MODEL_FOLDER: Kind(
+            "model folder",
+            "a model folder",
+            "unibct.embedders.own:open_model_folder",
+            "unibct.embedders.own:is_model_folder",
+            {"space": "old: its projection into its old model's space, if the dimensions differ"},
+        ),
+    },
+)
 
 
 def describe_embedders() -> str:
@@ -207,7 +177,7 @@ def describe_embedders() -> str:
 
 
 def open_embedder(
-    reference: "str | Path | Embedder", *, device: Any = "cpu", with_classifier: bool = False
+    reference: "str | Path | Embedder", *, device: Any = "auto", with_classifier: bool = False
 ) -> "Embedder":
     """Open anything that can stand in place of a model.
 
@@ -218,11 +188,11 @@ def open_embedder(
         device: where it computes, if it can choose: ``auto``, or a device that it must have.
         with_classifier: load a model folder's class weights too.
     """
-    return Opening(device, with_classifier).open(reference)
+    return Opener(device, with_classifier).open(reference)
 
 
 def open_image_embedder(
-    reference: "str | Path | Embedder", *, device: Any = "cpu", why: str
+    reference: "str | Path | Embedder", *, device: Any = "auto", why: str
 ) -> "ImageEmbedder":
     """Open an embedder that takes pixels; ``why`` says what they are needed for."""
     from unibct.embeddings.stored import StoredEmbeddings

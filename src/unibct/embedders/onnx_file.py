@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unibct import progress
 from unibct.data.decoding import DEFAULT_FIT, FITS, Pixels
 from unibct.distributed.device import local_rank, pick_device
-from unibct.embedders import Opening, Reference, parse_numbers, parse_size
+from unibct.embedders import Opener, Reference, parse_numbers, parse_size
 from unibct.embedders.python_callable import BlackBox
 from unibct.errors import UserError, first_line
 from unibct.models.input import InputSpec
@@ -37,28 +37,18 @@ _TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class OnnxInput:
-    """The images that an ONNX file takes.
-
-    Attributes:
-        height: rows of an image.
-        width: columns of an image.
-        channels: 1 or 3.
-        layout: ``nchw`` or ``nhwc``.
-        mean: per channel; the file gets (pixels/255 − mean)/std. A file with uint8 input gets the
-            pixels as they are.
-        std: per channel.
-        order: ``rgb`` or ``bgr``.
-        fit: a name from ``FITS``: how an image of another shape is fitted.
-    """
+    """The images that an ONNX file takes."""
 
     height: int
     width: int
-    channels: int
-    layout: str = "nchw"
+    channels: int  # 1 or 3
+    layout: str = "nchw"  # or nhwc
+    # Per channel: the file gets (pixels/255 − mean)/std. One with uint8 input gets the pixels as
+    # they are.
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
-    order: str = "rgb"
-    fit: str = DEFAULT_FIT
+    order: str = "rgb"  # or bgr
+    fit: str = DEFAULT_FIT  # a name from ``FITS``: how an image of another shape is fitted
 
     def arranged(self, pixels: Pixels, dtype: Any) -> NDArray[Any]:
         """Return (batch, height, width, channels) uint8 pixels as the file takes them."""
@@ -71,16 +61,16 @@ class OnnxInput:
         return np.ascontiguousarray(images)
 
 
-def recognises(path: Path) -> bool:
+def is_onnx(path: Path) -> bool:
     """Return whether a path is an ONNX file."""
     return path.suffix == ".onnx" and path.is_file()
 
 
-def open_reference(reference: Reference, opening: Opening) -> "OnnxEmbedder":
+def open_onnx(reference: Reference, opener: Opener) -> "OnnxEmbedder":
     """Open the file, and say what was assumed about its input."""
     if not reference.path.is_file():
         raise UserError(f"{reference.place} is not there")
-    session = _session(reference.path, opening)
+    session = _session(reference.path, opener)
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise UserError(f"{reference.place} has {len(inputs)} inputs; an embedder has one")
@@ -149,7 +139,7 @@ class OnnxEmbedder(BlackBox):
         return vectors.reshape(len(vectors), -1)[:count].astype(np.float32, copy=False)
 
 
-def _session(path: Path, opening: Opening) -> Any:
+def _session(path: Path, opener: Opener) -> Any:
     try:
         onnxruntime: Any = import_module("onnxruntime")
     except ImportError as error:
@@ -159,7 +149,7 @@ def _session(path: Path, opening: Opening) -> Any:
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 4  # errors are raised, and said in one line
-    gpu = _gpu(opening)
+    gpu = _gpu(opener)
     providers: list[Any] = ["CPUExecutionProvider"]
     if gpu is not None and _CUDA in onnxruntime.get_available_providers():
         providers.insert(0, (_CUDA, {"device_id": gpu, "use_tf32": 0}))
@@ -170,13 +160,13 @@ def _session(path: Path, opening: Opening) -> Any:
         raise UserError(f"{path} cannot be opened as an ONNX file: {reason}") from error
     # ONNX Runtime also goes on without CUDA if it cannot load it.
     if gpu is not None and _CUDA not in session.get_providers():
-        _refuse_or_note_cpu(path, opening)
+        _refuse_or_note_cpu(path, opener)
     return session
 
 
-def _gpu(opening: Opening) -> int | None:
+def _gpu(opener: Opener) -> int | None:
     """Return the number of the GPU to run on; None for the CPU."""
-    name = str(opening.device)
+    name = str(opener.device)
     kind, _, number = name.partition(":")
     if kind == "cuda":  # perhaps torch has none, and ONNX Runtime has
         return int(number) if number.isdecimal() else local_rank()
@@ -189,14 +179,14 @@ def _gpu(opening: Opening) -> int | None:
     return device.index if device.type == "cuda" else None
 
 
-def _refuse_or_note_cpu(path: Path, opening: Opening) -> None:
+def _refuse_or_note_cpu(path: Path, opener: Opener) -> None:
     """Say that a file runs on the CPU; refuse it if someone asked for a GPU."""
     missing = "ONNX Runtime cannot use CUDA here"
-    if opening.device == "auto":
+    if opener.device == "auto":
         progress.note(f"{path} runs on the CPU: {missing} (onnxruntime-gpu can)")
         return
     raise UserError(
-        f"{path} cannot run on {opening.device}: {missing}; pip uninstall onnxruntime, then pip "
+        f"{path} cannot run on {opener.device}: {missing}; pip uninstall onnxruntime, then pip "
         "install onnxruntime-gpu for the installed CUDA and cuDNN, or choose --device auto, "
         "which puts ONNX files on the CPU"
     )

@@ -1,4 +1,7 @@
-"""The base of embedders of which only input and output are known."""
+"""`python:` a callable from images to vectors; and what it has in common with an ONNX file.
+
+Of both only input and output are known.
+"""
 
 import hashlib
 import inspect
@@ -17,7 +20,7 @@ from unibct.arrays import normalized, to_numpy
 from unibct.data.augmentation import mirrored
 from unibct.data.decoding import DEFAULT_FIT, Pixels
 from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
-from unibct.embedders import Opening, Reference, parse_size
+from unibct.embedders import Opener, Reference, parse_size
 from unibct.embeddings.store import write_array
 from unibct.errors import UserError
 from unibct.files import mapped_array, user_cache_folder
@@ -27,22 +30,12 @@ from unibct.registry import find_attribute
 
 
 class BlackBox(ABC):
-    """A function from pixels to vectors, with its dimension and fingerprint.
+    """A function from pixels to vectors: a subclass sets the attributes and has ``outputs``."""
 
-    A subclass sets the attributes and has ``outputs``.
-
-    Attributes:
-        name: what the user called it.
-        dim: the dimension of its vectors.
-        fingerprint: tells it from all embedders with other vectors.
-        input: the size and channels that it takes.
-        training_classes: nothing is known about them.
-    """
-
-    name: str
-    dim: int
-    fingerprint: str
-    input: InputSpec
+    name: str  # what the user called it
+    dim: int  # of its vectors
+    fingerprint: str  # tells it from all embedders with other vectors
+    input: InputSpec  # the size and channels that it takes
     training_classes: TrainingClasses = UNKNOWN_CLASSES
 
     @abstractmethod
@@ -85,17 +78,11 @@ _SAME_SHARE = 5e-4  # of the mean distance (1 − cosine) of different images; T
 
 @dataclass(frozen=True)
 class Probe:
-    """What a callable makes of the fixed images.
+    """What a callable makes of the fixed images."""
 
-    Attributes:
-        subject: its name and the images that it takes; only probes of one subject are compared.
-        vectors: (images, dim), L2-normalised.
-        fingerprint: a digest of these vectors, rounded.
-    """
-
-    subject: str
-    vectors: NDArray[np.float32]
-    fingerprint: str
+    subject: str  # its name and the images it takes; only probes of one subject are compared
+    vectors: NDArray[np.float32]  # (images, dim), L2-normalised
+    fingerprint: str  # a digest of these vectors, rounded
 
     def known_fingerprint(self, known: Path | None) -> str:
         """Return the fingerprint under which an embedder with these vectors was seen before.
@@ -179,15 +166,10 @@ _PROBE_IMAGES = 8
 _PROBE_DECIMALS = 2  # of a probe's vectors in a fingerprint: more than rounding changes
 
 
-def recognises(path: Path) -> bool:
-    """Return False: a Python object is no path."""
-    return False
-
-
-def open_reference(reference: Reference, opening: Opening) -> "PythonEmbedder":
+def open_callable(reference: Reference, opener: Opener) -> "PythonEmbedder":
     """Import the module that the reference names, and nothing else."""
     embedder = _instance(reference, find_attribute(reference.place))
-    return PythonEmbedder(reference, embedder, opening.probes)
+    return PythonEmbedder(reference, embedder, opener.probes)
 
 
 class PythonEmbedder(BlackBox):

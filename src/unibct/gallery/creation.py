@@ -48,7 +48,7 @@ def create_gallery(
     if not isinstance(known, int) and known.skip_bad:
         known = _readable(folder, known)
     given = [Certificate.read(file) for file in certificates]
-    row_kind, embedder = describe_model(model, folder.opening)
+    row_kind, embedder = describe_model(model, folder.opener)
     name = gallery_name(path)
     rows = open_engine(engine[0], Place(path, name, engine[1]))
     standing = Standing(row_kind.fingerprint)

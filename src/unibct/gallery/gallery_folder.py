@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unibct import progress
 from unibct.distributed.device import pick_device
-from unibct.embedders import EMBEDDERS, Opening, parse_reference
+from unibct.embedders import EMBEDDERS, Opener, parse_reference
 from unibct.embedders.python_callable import PythonEmbedder
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
@@ -36,9 +36,9 @@ MODELS_FOLDER = "models"
 IN_FOLDER, BY_REFERENCE, ONLY_STORED, BY_MAP = "folder", "reference", "stored", "map"
 
 
-def describe_model(reference: str, opening: Opening) -> tuple[RowKind, Embedder]:
+def describe_model(reference: str, opener: Opener) -> tuple[RowKind, Embedder]:
     """Open a model by a reference, and return what the state of a gallery says about it."""
-    embedder = opening.open(reference)
+    embedder = opener.open(reference)
     if isinstance(embedder, OldSpaceModel):
         embedder = embedder.model
     source, kept_reference = IN_FOLDER, ""
@@ -82,7 +82,7 @@ def query_view(
     )
 
 
-def open_model(folder: Path, row_kind: RowKind, opening: Opening) -> ImageEmbedder:
+def open_model(folder: Path, row_kind: RowKind, opener: Opener) -> ImageEmbedder:
     """Open a model of the gallery, and check that it is still the same."""
     if row_kind.source == ONLY_STORED:
         raise UserError(
@@ -93,10 +93,10 @@ def open_model(folder: Path, row_kind: RowKind, opening: Opening) -> ImageEmbedd
         raise UserError(f"{row_kind.name} is a map: it makes rows from rows, not from images")
     if row_kind.source == IN_FOLDER:
         embedder: Any = load_model(
-            folder / MODELS_FOLDER / row_kind.fingerprint, device=pick_device(str(opening.device))
+            folder / MODELS_FOLDER / row_kind.fingerprint, device=pick_device(str(opener.device))
         )
     else:
-        embedder = opening.open(row_kind.reference)
+        embedder = opener.open(row_kind.reference)
     if embedder.fingerprint != row_kind.fingerprint:
         raise UserError(
             f"{row_kind.name} has changed: its fingerprint is {embedder.fingerprint}, and this "
@@ -207,15 +207,15 @@ class GalleryFolder:
         return self._live[kind]
 
     @property
-    def opening(self) -> Opening:
+    def opener(self) -> Opener:
         """How models are opened."""
-        return Opening(self._device, probes=self.path)
+        return Opener(self._device, probes=self.path)
 
     def model(self, fingerprint: str) -> ImageEmbedder:
         """Return a model of the gallery, loaded once."""
         if fingerprint not in self._models:
             row_kind = self.state.kinds[fingerprint]
-            self._models[fingerprint] = open_model(self.path, row_kind, self.opening)
+            self._models[fingerprint] = open_model(self.path, row_kind, self.opener)
         return self._models[fingerprint]
 
     def certificate(self, digest: str) -> Certificate:

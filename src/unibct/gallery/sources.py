@@ -18,7 +18,7 @@ from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers import open_images, open_unclassed
 from unibct.embedders import EMBEDDERS, parse_reference
-from unibct.embedders.embeddings_file import open_stored
+from unibct.embedders.own import open_stored
 from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import PREFIX, read_embeddings, recognised_form
 from unibct.embeddings.store import Embeddings

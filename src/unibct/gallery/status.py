@@ -270,7 +270,7 @@ def _models(folder: GalleryFolder) -> list[str]:
         if row_kind.source in (ONLY_STORED, BY_MAP):
             continue
         try:
-            open_model(folder.path, row_kind, folder.opening)
+            open_model(folder.path, row_kind, folder.opener)
         except UserError as error:
             problems.append(str(error))
     return problems

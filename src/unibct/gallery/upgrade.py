@@ -96,7 +96,7 @@ def upgrade_gallery(
     """
     with folder.writing():
         end_interrupted_steps(folder)
-        row_kind, embedder = describe_model(model, folder.opening)
+        row_kind, embedder = describe_model(model, folder.opener)
         state = folder.state
         candidate = _Candidate(folder, row_kind, [Certificate.read(path) for path in certificates])
         searches = row_kind.fingerprint == state.standing.searching

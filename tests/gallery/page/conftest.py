@@ -37,7 +37,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gallery.close()
     shutil.copytree(root / "made", root / "upgraded")
     gallery = Gallery(root / "upgraded")
-    new = gallery.folder.opening.open(NEW).fingerprint
+    new = gallery.folder.opener.open(NEW).fingerprint
     gallery.upgrade(NEW, [written(toy_certificate(old, new), root)])
     gallery.close()
     return root

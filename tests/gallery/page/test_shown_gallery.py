@@ -30,7 +30,7 @@ def shown_by(gallery, image_id: str, request: SearchRequest = REQUEST):
 
 
 def upgrade(gallery, model: str, folder) -> None:
-    new = gallery.folder.opening.open(model).fingerprint
+    new = gallery.folder.opener.open(model).fingerprint
     certificates = [
         written(toy_certificate(kind, new), folder) for kind in gallery.folder.state.kinds
     ]

@@ -246,4 +246,4 @@ def _fingerprint(gallery: "Gallery", made_by: str) -> str:
     """Return the fingerprint that --made-by stands for."""
     if not made_by or made_by in gallery.folder.state.kinds:
         return made_by
-    return gallery.folder.opening.open(made_by).fingerprint
+    return gallery.folder.opener.open(made_by).fingerprint

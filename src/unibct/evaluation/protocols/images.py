@@ -11,7 +11,7 @@ from unibct import progress
 from unibct.data.image_set import ImageSet, require_outside, select_listed
 from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, choice_on
 from unibct.distributed.ranks import current_ranks
-from unibct.embedders import EMBEDDERS, Opening, open_embedder, parse_reference
+from unibct.embedders import EMBEDDERS, Opener, open_embedder, parse_reference
 from unibct.embeddings.extraction import embed, embed_with_models
 from unibct.embeddings.forms import FOLDER_FORM, find_form
 from unibct.embeddings.store import Embeddings
@@ -120,9 +120,9 @@ def evaluate_images(
 
 def _opened(old: str | Path | Embedder, new: str | Path | Embedder, device: str) -> _Models:
     """Open both models; one that is on both sides is opened once."""
-    opening = Opening(device)
-    old_model = opening.open(old)
-    new_model = old_model if is_same(old, new) else opening.open(new)
+    opener = Opener(device)
+    old_model = opener.open(old)
+    new_model = old_model if is_same(old, new) else opener.open(new)
     names = (
         str(given) if isinstance(given, (str, Path)) else model.name
         for given, model in ((old, old_model), (new, new_model))

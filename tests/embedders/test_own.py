@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
+from tests.models.cases import small_model
 from unibct.embedders import open_embedder
 from unibct.embeddings.forms import write_embeddings
 from unibct.errors import UserError
+from unibct.models.model_folder import save_model
 
 
 def test_every_form_stands_in_place_of_its_model(tmp_path):
@@ -29,3 +31,15 @@ def test_bad_rows_are_refused_on_opening(tmp_path):
     (tmp_path / "old.ids.txt").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"old\.npy, row 1 \('b'\) is all zeros"):
         open_embedder(f"embeddings:{tmp_path / 'old.npy'}")
+
+
+def test_a_model_folder_needs_no_kind(tmp_path):
+    model = small_model()
+    save_model(model, tmp_path / "old")
+    for reference in (tmp_path / "old", f"model:{tmp_path / 'old'}"):
+        opened = open_embedder(reference)
+        assert opened.fingerprint == model.fingerprint
+        assert opened.class_weights is None
+    assert open_embedder(tmp_path / "old", with_classifier=True).class_weights is not None
+    with pytest.raises(UserError, match="is not a model folder"):
+        open_embedder(tmp_path / "none")
