@@ -167,6 +167,19 @@ def test_mutations_are_read_or_refused_and_never_hang(tmp_path_factory, changes)
     read_or_refused(path)
 
 
+@pytest.fixture
+def copied(packed, tmp_path):
+    """Copies the file, with other files beside it in the place of its own; returns the folder."""
+
+    def copy(**beside):
+        (tmp_path / "train.rec").write_bytes((packed / "train.rec").read_bytes())
+        for name, content in beside.items():
+            (tmp_path / name).write_bytes(content)
+        return tmp_path
+
+    return copy
+
+
 def test_insightface_layout(packed):
     for name in (packed, packed / "train.rec", f"recordio:{packed}"):
         images = open_images(name)
@@ -177,11 +190,10 @@ def test_insightface_layout(packed):
         assert images.read("2/6").shape == (112, 112, 3)
 
 
-def test_keys_may_have_gaps(packed, tmp_path):
-    (tmp_path / "train.rec").write_bytes((packed / "train.rec").read_bytes())
-    lines = (packed / "train.idx").read_text().splitlines(keepends=True)
-    (tmp_path / "train.idx").write_text("".join(x for x in lines if x.split()[0] not in "24"))
-    images = open_images(tmp_path)
+def test_keys_may_have_gaps(packed, copied):
+    lines = (packed / "train.idx").read_bytes().splitlines(keepends=True)
+    index = b"".join(x for x in lines if x.split()[0] not in b"24")
+    images = open_images(copied(**{"train.idx": index}))
     assert images.ids == ("0/1", "0/3", "2/5", "2/6")
     assert [images.encoded(i) for i in images.ids] == [jpeg(10 * key) for key in (1, 3, 5, 6)]
 
@@ -193,9 +205,8 @@ def test_it_goes_to_other_processes_without_its_file_handle(packed):
     assert np.array_equal(in_another_process(images.read, "2/6"), images.read("2/6"))
 
 
-def test_without_its_index_a_file_has_the_same_ids(packed, tmp_path):
-    (tmp_path / "train.rec").write_bytes((packed / "train.rec").read_bytes())
-    indexed, scanned = open_images(f"recordio:{packed}"), open_images(f"recordio:{tmp_path}")
+def test_without_its_index_a_file_has_the_same_ids(packed, copied):
+    indexed, scanned = open_images(f"recordio:{packed}"), open_images(f"recordio:{copied()}")
     assert scanned.ids == indexed.ids
     image_id = indexed.ids[-1]
     assert np.array_equal(scanned.read(image_id), indexed.read(image_id))
@@ -227,57 +238,59 @@ def test_labels_behind_the_header_and_split_records(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("index", "match"),
+    ("name", "content", "match"),
     [
-        ("1\t0\nx\t9\n", r"train.idx, line 2: 'x\\t9' is not key<tab>offset"),
-        ("1 0 7\n", "line 1"),
-        ("", "lists no record"),
-        ("1\t0\n1\t8\n", "lists key 1 twice"),
-        ("1\t4\n", r"train.rec is damaged: offset 4 has .* is train.idx the index of this file\?"),
-        ("1\t99999999\n", "offset 99999999 is past the end of the file"),
-        ("1\t-8\n", "offset -8 is past the end"),
-        ("1\t9223372036854775805\n", "offset 9223372036854775805 is past the end"),
-        ("1\t99999999999999999999999\n", "is past the end"),
-        ("-1\t0\n", "lists key -1; keys count from 0 up"),
+        ("train.idx", b"1\t0\nx\t9\n", r"train.idx, line 2: 'x\\t9' is not key<tab>offset"),
+        ("train.idx", b"1 0 7\n", "line 1"),
+        ("train.idx", b"", "lists no record"),
+        ("train.idx", b"1\t0\n1\t8\n", "lists key 1 twice"),
+        (
+            "train.idx",
+            b"1\t4\n",
+            r"train.rec is damaged: offset 4 has .* is train.idx the index of",
+        ),
+        ("train.idx", b"1\t99999999\n", "offset 99999999 is past the end of the file"),
+        ("train.idx", b"1\t-8\n", "offset -8 is past the end"),
+        ("train.idx", b"1\t9223372036854775805\n", "offset 9223372036854775805 is past the end"),
+        ("train.idx", b"1\t99999999999999999999999\n", "is past the end"),
+        ("train.idx", b"-1\t0\n", "lists key -1; keys count from 0 up"),
+        ("property", b"2,112,112", "says 2 classes, but a record has the label 2"),
+        ("property", b"2,112,112\n85742\n5822653\n", "says 2 classes"),  # the first line counts
+        ("property", b"2, 112, 112 \r\n1", "says 2 classes"),
+        ("property", b"many", "does not begin with a line num_classes,height,width"),
+        ("classes.txt", b"a\nb\na\n", "classes.txt names two classes 'a'; rename one"),
+        ("classes.txt", b"M\xfcller\nb\nc\n", "classes.txt is not UTF-8 text"),
+        ("classes.txt", b"a\n", "classes.txt has 1 lines, but there is a class 2"),
     ],
 )
-def test_a_bad_index_is_refused(packed, tmp_path, index, match):
-    (tmp_path / "train.rec").write_bytes((packed / "train.rec").read_bytes())
-    (tmp_path / "train.idx").write_text(index)
+def test_a_bad_file_beside_is_refused(copied, name, content, match):
     with pytest.raises(UserError, match=match):
-        open_images(tmp_path)
+        open_images(copied(**{name: content}))
 
 
-def test_bad_labels_and_properties_are_refused(packed, tmp_path):
-    for label, match in (
+@pytest.mark.parametrize("text", [b"3,112,112\n\n", b"3,112,112\n85742\n", b"3, 112, 112 \r\n1"])
+def test_of_a_property_file_the_first_line_counts(copied, text):
+    assert len(open_images(copied(property=text))) == 6
+
+
+def test_class_names_beside_the_file(copied):
+    images = open_images(copied(**{"classes.txt": b"a\nb\nc"}))  # by hand, without a line break
+    assert images.class_names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("label", "match"),
+    [
         (0.5, "the label 0.5; a class is a whole"),
         (-1.0, "label -1"),
         (np.nan, "nan"),
         (1e30, "a whole number from 0 to 16777216"),
         (2.0**25, "label 33554432"),
-    ):
-        data, _ = written(pack_record(jpeg(1), label, 1))
-        (tmp_path / "a.rec").write_bytes(data)
-        with pytest.raises(UserError, match=match):
-            open_images(tmp_path)
-    (tmp_path / "a.rec").write_bytes((packed / "train.rec").read_bytes())
-    (tmp_path / "property").write_text("2,112,112")
-    with pytest.raises(UserError, match="says 2 classes, but a record has the label 2"):
-        open_images(tmp_path)
-    (tmp_path / "property").write_text("many")
-    with pytest.raises(UserError, match="does not begin with a line num_classes,height,width"):
-        open_images(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text", ["3,112,112\n\n", "3,112,112\n85742\n5822653\n", "3, 112, 112 \r\n1"]
+    ],
 )
-def test_of_a_property_file_the_first_line_counts(packed, tmp_path, text):
-    (tmp_path / "a.rec").write_bytes((packed / "train.rec").read_bytes())
-    (tmp_path / "property").write_text(text)
-    assert len(open_images(tmp_path)) == 6
-    (tmp_path / "property").write_text("2" + text[1:])
-    with pytest.raises(UserError, match="says 2 classes"):
+def test_bad_labels_are_refused(tmp_path, label, match):
+    (tmp_path / "a.rec").write_bytes(written(pack_record(jpeg(1), label, 1))[0])
+    with pytest.raises(UserError, match=match):
         open_images(tmp_path)
 
 
@@ -315,22 +328,3 @@ def test_class_numbers_are_those_of_one_file(packed, tmp_path):
     named = open_images(tmp_path / "copy")
     assert named.class_source is None
     assert named.class_identities == ("a", "b", "c")
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (b"a\nb\nc", ("a", "b", "c")),  # by hand, without a last line break
-        (b"a\nb\na\n", "names two classes 'a'; rename one"),
-        (b"M\xfcller\nb\nc\n", "is not UTF-8 text"),
-        (b"a\n", "has 1 lines, but there is a class 2"),
-    ],
-)
-def test_class_names_beside_the_file(packed, tmp_path, names, expected):
-    (tmp_path / "train.rec").write_bytes((packed / "train.rec").read_bytes())
-    (tmp_path / "classes.txt").write_bytes(names)
-    if isinstance(expected, tuple):
-        assert open_images(tmp_path).class_names == expected
-    else:
-        with pytest.raises(UserError, match=rf"classes.txt {expected}"):
-            open_images(tmp_path)
