@@ -102,8 +102,8 @@ def find_checked_set(images: ImageSet, frame: Frame, stamp: str | None) -> Check
     ``stamp`` is the set's ``source_stamp`` now. Unreadable images are read again, because a network
     file system may have been the reason.
     """
-    path = _record_path(images, frame)
-    if path is None or stamp is None:
+    path = None if stamp is None else _record_path(images, frame)
+    if path is None:
         return None
     try:
         record: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -131,8 +131,8 @@ def save_checked_set(
 
     ``stamp`` is the set's ``source_stamp`` before its images were read.
     """
-    path = _record_path(images, frame)
-    if path is None or stamp is None or source_stamp(images) != stamp:
+    path = None if stamp is None else _record_path(images, frame)
+    if path is None or source_stamp(images) != stamp:
         return
     record = {"format": _FORMAT, "stamp": stamp, "digest": checked.digest}
     with suppress(OSError):

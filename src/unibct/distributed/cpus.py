@@ -29,21 +29,14 @@ def _quotas() -> Iterator[float]:
     except OSError:  # not Linux
         return
     for line in lines:
-        number, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        if number == "0" and not controllers:  # version 2: one tree for all controllers
-            for folder in _folders(_GROUPS_ROOT, group):
-                yield from _quota(folder / "cpu.max")
-        elif "cpu" in controllers.split(","):  # version 1: a tree for each controller
-            for folder in _folders(_GROUPS_ROOT / "cpu", group):
+        number, controllers, group = [*line.split(":", 2), "", ""][:3]
+        path = PurePosixPath(group.lstrip("/"))
+        for part in (path, *path.parents):
+            if number == "0" and not controllers:  # version 2: one tree for all controllers
+                yield from _quota(_GROUPS_ROOT / part / "cpu.max")
+            elif "cpu" in controllers.split(","):  # version 1: a tree for each controller
+                folder = _GROUPS_ROOT / "cpu" / part
                 yield from _quota(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
-
-
-def _folders(root: Path, group: str) -> Iterator[Path]:
-    """Yield the folder of a control group, and those of the groups above it."""
-    path = PurePosixPath(group.lstrip("/"))
-    for part in (path, *path.parents):
-        yield root / part
 
 
 def _quota(*paths: Path) -> Iterator[float]:
