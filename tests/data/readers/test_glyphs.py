@@ -42,9 +42,7 @@ def final():
     return load_glyph_file(FINAL_FILE)
 
 
-@pytest.fixture(params=[MAIN_FILE, FINAL_FILE])
-def either(request):
-    return load_glyph_file(request.param)
+each_file = pytest.mark.parametrize("name", DIGESTS)
 
 
 def test_unpack_pixels_gives_high_half_of_a_byte_first():
@@ -56,8 +54,9 @@ def test_unpack_pixels_gives_high_half_of_a_byte_first():
     assert images.sum(dtype=np.int64) == 272
 
 
-def test_shapes_and_order(either):
-    glyphs = either
+@each_file
+def test_shapes_and_order(name):
+    glyphs = load_glyph_file(name)
     count = len(glyphs.labels)
     assert glyphs.images.shape == (count, 32, 32)
     assert glyphs.images.dtype == np.uint8
@@ -71,13 +70,6 @@ def test_shapes_and_order(either):
     assert glyphs.typeface_names == tuple(sorted(set(glyphs.typeface_names)))
 
 
-def test_names(glyphs, final):
-    assert "U+0041" in glyphs.class_names
-    assert "inter" in glyphs.typeface_names
-    assert "U+0E01" in final.class_names
-    assert "trirong" in final.typeface_names
-
-
 def test_at_least_900_classes_in_20_to_24_distinct_typefaces(glyphs):
     classes = len(glyphs.class_names)
     assert classes >= 900
@@ -89,6 +81,8 @@ def test_at_least_900_classes_in_20_to_24_distinct_typefaces(glyphs):
     assert len(pairs) == len(glyphs.labels)
     used = np.unique(glyphs.typefaces)
     assert np.array_equal(used, np.arange(len(glyphs.typeface_names)))
+    assert "U+0041" in glyphs.class_names
+    assert "inter" in glyphs.typeface_names
 
 
 def test_each_class_is_in_one_part(glyphs):
@@ -100,6 +94,8 @@ def test_each_class_is_in_one_part(glyphs):
 def test_the_final_classes_are_letters_and_digits_of_seven_scripts_in_16_to_24_typefaces(final):
     assert np.array_equal(np.unique(final.labels), np.arange(len(final.class_names)))
     assert (final.parts == PARTS.index("final")).all()
+    assert "U+0E01" in final.class_names
+    assert "trirong" in final.typeface_names
     counts = np.bincount(final.labels)
     assert counts.min() == 16
     assert counts.max() == 24
@@ -116,8 +112,9 @@ def test_no_two_images_are_identical(glyphs, final):
     assert len({image.tobytes() for image in images}) == len(images)
 
 
-def test_dark_ink_on_white_paper_centred(either):
-    glyphs = either
+@each_file
+def test_dark_ink_on_white_paper_centred(name):
+    glyphs = load_glyph_file(name)
     assert (glyphs.images.min(axis=(1, 2)) < 255).all()
     assert np.median(glyphs.images) == 255
     columns = (glyphs.images < 255).any(axis=1)
@@ -137,21 +134,22 @@ def test_capital_h_has_the_same_height_and_baseline(glyphs):
     assert np.abs(top - 9).max() <= 1
 
 
-@pytest.mark.parametrize(("name", "digest"), DIGESTS.items())
-def test_each_file_is_small_and_keeps_every_byte(name, digest):
+@each_file
+def test_each_file_is_small_and_keeps_every_byte(name):
     content = resource(name).read_bytes()
     assert len(content) < 2_000_000
-    assert hashlib.sha256(content).hexdigest() == digest
+    assert hashlib.sha256(content).hexdigest() == DIGESTS[name]
 
 
-def test_arrays_are_read_only(either):
-    glyphs = either
+@each_file
+def test_arrays_are_read_only(name):
+    glyphs = load_glyph_file(name)
     for array in (glyphs.images, glyphs.labels, glyphs.typefaces, glyphs.parts):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
 
 
-@pytest.mark.parametrize("name", [MAIN_FILE, FINAL_FILE])
+@each_file
 def test_every_typeface_is_recorded_with_an_open_licence(name):
     glyphs = load_glyph_file(name)
     table = resource(f"{name.removesuffix('.npz')}_typefaces.csv")
@@ -191,11 +189,9 @@ def test_the_final_part_has_other_characters_in_other_typefaces():
 
 
 def test_the_final_part_is_read_like_the_others():
-    final = open_images("glyphs:final")
-    assert final.name == "glyphs:final"
-    assert len(final) == 7972
+    final, other = open_images("glyphs:final"), open_images("glyphs:test")
+    assert (final.name, len(final)) == ("glyphs:final", 7972)
     assert np.array_equal(np.unique(final.labels), np.arange(len(final.class_names)))
-    other = open_images("glyphs:test")
     images = final.read(final.ids[-1]), other.read(other.ids[-1])
     assert images[0].shape == images[1].shape
     assert images[0].dtype == images[1].dtype
