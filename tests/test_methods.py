@@ -124,7 +124,7 @@ def test_a_variant_is_its_method_with_settings():
 def test_a_list_of_methods_may_hold_variants_with_several_settings():
     text = "none, unibct-plus@weight=1,own=false ,lce@eta=2,unibct,"
     assert split_methods(text) == ["none", "unibct-plus@weight=1,own=false", "lce@eta=2", "unibct"]
-    assert split_methods("a=1,unibct") == ["a=1", "unibct"]
+    assert split_methods("a=1,unibct,b=1") == ["a=1", "unibct", "b=1"]
     assert split_methods("") == []
 
 
