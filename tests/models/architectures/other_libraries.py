@@ -3,7 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
+
+from unibct.models.architectures import Architecture
+from unibct.models.input import InputSpec
+from unibct.models.model import Model
+from unibct.models.model_folder import load_model, save_model
 
 _TOKENS = {
     "hidden_size": 16,
@@ -44,3 +50,16 @@ def saved_network(kind: str, folder: Path, **preprocessor) -> Path:
     if preprocessor:
         (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
     return folder
+
+
+def require_stored(
+    network: torch.nn.Module, architecture: Architecture, spec: InputSpec, dim: int, folder: Path
+) -> None:
+    """Require that a model folder holds all that a network needs to embed as before."""
+    model = Model(network, architecture.name, spec, dim, architecture_config=architecture.config)
+    save_model(model, folder)
+    loaded = load_model(folder)
+    assert loaded.fingerprint == model.fingerprint
+    shape = (3, 40, 50) if spec.channels == 1 else (3, 40, 50, 3)
+    images = np.random.default_rng(0).integers(0, 255, shape).astype(np.uint8)
+    assert np.allclose(loaded.embed(images), model.embed(images), atol=1e-6)

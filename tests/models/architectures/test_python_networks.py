@@ -1,14 +1,13 @@
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
 from tests.models.architectures import own_networks
+from tests.models.architectures.other_libraries import require_stored
 from unibct.errors import UserError
 from unibct.models.architectures import NetworkRequest, build_network, find_architecture
 from unibct.models.input import InputSpec
-from unibct.models.model import Model
-from unibct.models.model_folder import load_model, save_model
+from unibct.models.model_folder import load_model
 
 HERE = "python:tests.models.architectures.own_networks"
 
@@ -63,12 +62,7 @@ def test_the_folder_names_what_it_needs(tmp_path, monkeypatch):
     architecture = find_architecture(f"{HERE}:convolutions")
     spec = architecture.input
     network = build_network(architecture, spec, 7).eval()
-    model = Model(network, architecture.name, spec, 7, architecture_config=architecture.config)
-    save_model(model, tmp_path / "m")
-    images = np.random.default_rng(0).integers(0, 255, (3, 40, 50, 3)).astype(np.uint8)
-    loaded = load_model(tmp_path / "m")
-    assert loaded.fingerprint == model.fingerprint
-    assert np.allclose(loaded.embed(images), model.embed(images), atol=1e-6)
+    require_stored(network, architecture, spec, 7, tmp_path / "m")
     monkeypatch.setitem(__import__("sys").modules, "tests.models.architectures.own_networks", None)
     with pytest.raises(UserError, match=r"needs the Python module tests\.models.* PYTHONPATH"):
         load_model(tmp_path / "m")

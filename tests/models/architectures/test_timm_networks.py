@@ -1,10 +1,10 @@
 import sys
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
+from tests.models.architectures.other_libraries import require_stored
 from unibct.errors import UserError
 from unibct.models.architectures import (
     NetworkRequest,
@@ -15,8 +15,6 @@ from unibct.models.architectures import (
 from unibct.models.architectures.resnet import load_backbone
 from unibct.models.architectures.timm_networks import _mean
 from unibct.models.input import InputSpec
-from unibct.models.model import Model
-from unibct.models.model_folder import load_model, save_model
 
 pytestmark = pytest.mark.xdist_group("other libraries")  # slow imports
 NAMES = {"test_efficientnet": (64, 64), "test_vit": (64, 64), "test_convnext": (48, 64)}
@@ -46,12 +44,7 @@ def test_a_model_folder_holds_all_that_it_needs(name, tmp_path):
     architecture = find_architecture(f"timm:{name}")
     spec = InputSpec(*NAMES[name], 1, fit="letterbox")
     network = build_network(architecture, spec, 12).eval()
-    model = Model(network, architecture.name, spec, 12, architecture_config=architecture.config)
-    save_model(model, tmp_path / "m")
-    loaded = load_model(tmp_path / "m")
-    assert loaded.fingerprint == model.fingerprint
-    images = np.random.default_rng(0).integers(0, 255, (3, 40, 50)).astype(np.uint8)
-    assert np.allclose(loaded.embed(images), model.embed(images), atol=1e-6)
+    require_stored(network, architecture, spec, 12, tmp_path / "m")
 
 
 def test_weights_from_a_file(tmp_path):
@@ -120,12 +113,13 @@ def test_the_dimension_is_that_of_the_network_s_own_vector():
 
 
 def test_what_is_missing_is_said_in_one_line(monkeypatch):
-    with pytest.raises(UserError, match=r"timm has no network called 'resnet_unheard_of'.*such as"):
-        find_architecture("timm:resnet_unheard_of")
-    with pytest.raises(UserError, match="timm has no network called 'hf-hub:nobody/nothing'"):
-        find_architecture("timm:hf-hub:nobody/nothing")
-    with pytest.raises(UserError, match=r"timm:test_vit\.nonsense cannot be built: .*nonsense"):
-        find_architecture("timm:test_vit.nonsense")
+    for name, message in [
+        ("resnet_unheard_of", r"timm has no network called 'resnet_unheard_of'.*such as"),
+        ("hf-hub:nobody/nothing", "timm has no network called 'hf-hub:nobody/nothing'"),
+        ("test_vit.nonsense", r"timm:test_vit\.nonsense cannot be built: .*nonsense"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            find_architecture(f"timm:{name}")
     architecture = find_architecture("timm:test_vit")
     with pytest.raises(UserError, match=r"timm:test_vit cannot .* images of 6x6"):
         build_network(architecture, InputSpec(6, 6, 3), 8)

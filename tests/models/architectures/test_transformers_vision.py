@@ -1,12 +1,16 @@
 import json
 import sys
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
-from tests.models.architectures.other_libraries import KINDS, saved_network, tiny_config
+from tests.models.architectures.other_libraries import (
+    KINDS,
+    require_stored,
+    saved_network,
+    tiny_config,
+)
 from unibct.errors import UserError
 from unibct.models.architectures import (
     NetworkRequest,
@@ -16,7 +20,6 @@ from unibct.models.architectures import (
 )
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
-from unibct.models.model_folder import load_model, save_model
 
 pytestmark = pytest.mark.xdist_group("other libraries")  # slow imports
 
@@ -66,13 +69,7 @@ def test_a_model_folder_holds_all_that_it_needs(kind, folders, tmp_path):
     architecture = find_architecture(f"transformers:{folders[kind]}")
     spec = InputSpec(32, 32, 3, fit="crop")
     network = started(architecture, spec, 8)
-    config = architecture.config
-    model = Model(network, architecture.name, spec, 8, architecture_config=config)
-    save_model(model, tmp_path / "m")
-    loaded = load_model(tmp_path / "m")
-    assert loaded.fingerprint == model.fingerprint
-    images = np.random.default_rng(0).integers(0, 255, (3, 40, 50, 3)).astype(np.uint8)
-    assert np.allclose(loaded.embed(images), model.embed(images), atol=1e-6)
+    require_stored(network, architecture, spec, 8, tmp_path / "m")
     text = (tmp_path / "m" / "model.json").read_text()
     assert str(folders[kind]) not in text
     assert json.loads(text)["architecture_config"]["library"].startswith("transformers ")
