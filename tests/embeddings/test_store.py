@@ -24,15 +24,13 @@ from unibct.embeddings.store import (
     append_embeddings,
     check_file,
     file_digest,
-    ids_file,
-    labels_file,
     map_array,
     open_embeddings,
     read_text,
     save_embeddings,
+    shard_files,
     shard_from_json,
     shard_is_whole,
-    vectors_file,
 )
 from unibct.errors import UserError
 
@@ -40,7 +38,7 @@ ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # SHA-
 
 
 def test_names_are_numbered():
-    names = [vectors_file(7), labels_file(12), ids_file(0)]
+    names = [shard_files(7)[0], shard_files(12)[1], shard_files(0)[2]]
     assert names == ["vectors-000007.npy", "labels-000012.npy", "ids-000000.txt"]
 
 

@@ -41,15 +41,14 @@ from unibct.embeddings.store import (
     Shard,
     StoredClasses,
     file_digest,
-    labels_file,
     open_embeddings,
     read_description,
     require_dtype,
     require_shard_rows,
     save_embeddings,
+    shard_files,
     shard_from_json,
     shard_is_whole,
-    vectors_file,
     write_array,
     write_description,
     write_shard,
@@ -411,7 +410,7 @@ class StoreRun:
         with task as advance:
             for number, (rows, known) in enumerate(zip(ranges, is_done, strict=True)):
                 vectors[rows.start : rows.stop] = (
-                    mapped_array(self.folder / vectors_file(number))
+                    mapped_array(self.folder / shard_files(number)[0])
                     if known
                     else _vectors([self.model], self.pixels, rows, flip=plan.flip, advance=advance)[
                         0
@@ -562,7 +561,7 @@ class StoreRun:
         for number, shard in enumerate(shards):
             first, files = firsts[number], dict(shard.files)
             if readable.class_names != self.images.class_names:
-                path = self.folder / labels_file(number)
+                path = self.folder / shard_files(number)[1]
                 write_array(path, readable.labels[first : first + shard.rows])
                 files[path.name] = file_digest(path)
             final.append(Shard(first, shard.rows, files))

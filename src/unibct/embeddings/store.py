@@ -1,9 +1,13 @@
-"""The files of an embeddings folder: their names, their checksums and how one of them is read.
+"""Embeddings with their ids and labels, in memory or in a folder, and the format of the folder.
 
 A folder holds numbered shards, each with three files: ``vectors-000000.npy``,
 ``labels-000000.npy`` and ``ids-000000.txt``. ``classes.txt`` names the classes, and
 ``training_classes.txt`` has digests of the classes that the model was trained on.
 ``embeddings.json`` lists the shards, with the size and checksum of every file.
+
+A folder may be larger than memory. Its files are written once and never changed; only
+``embeddings.json``, which says which shards belong to it, is replaced, after everything else. So a
+process that is killed while it adds shards leaves the folder as it was.
 """
 
 import hashlib
@@ -12,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -23,15 +27,16 @@ from unibct.data.training_classes import UNKNOWN_CLASSES, UNKNOWN_SOURCE, Traini
 from unibct.errors import UserError
 from unibct.files import atomic_file, atomic_folder, mapped_array, read_json, write_json
 
-if TYPE_CHECKING:
-    from unibct.models.embedder import Embedder
-
-
 STORE_DESCRIPTION = "embeddings.json"
 CLASSES_FILE = "classes.txt"
 TRAINING_CLASSES_FILE = "training_classes.txt"
 DTYPES = ("float32", "float16")
 SHARD_ROWS = 65_536
+FORMAT = 2
+NO_CLASS = -1  # the label of every row of embeddings whose classes are not known
+VERIFIED_BYTES = 1 << 30  # opening compares the checksums of folders up to this size
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,17 +49,11 @@ class FileDigest:
 
 @dataclass(frozen=True)
 class Shard:
-    """Consecutive rows of a store.
+    """Consecutive rows of a store."""
 
-    Attributes:
-        first: the number of the first row in the store.
-        rows: how many rows the shard has.
-        files: the digest of each of its files, by file name.
-    """
-
-    first: int
-    rows: int
-    files: dict[str, FileDigest]
+    first: int  # the number of the first row in the store
+    rows: int  # how many rows the shard has
+    files: dict[str, FileDigest]  # the digest of each of its files, by file name
 
 
 def require_shard_rows(rows: int) -> None:
@@ -63,19 +62,9 @@ def require_shard_rows(rows: int) -> None:
         raise UserError(f"shard_rows must be at least 1, not {rows}")
 
 
-def vectors_file(number: int) -> str:
-    """Return the name of a shard's file of vectors."""
-    return f"vectors-{number:06}.npy"
-
-
-def labels_file(number: int) -> str:
-    """Return the name of a shard's file of labels."""
-    return f"labels-{number:06}.npy"
-
-
-def ids_file(number: int) -> str:
-    """Return the name of a shard's file of ids."""
-    return f"ids-{number:06}.txt"
+def shard_files(number: int) -> tuple[str, str, str]:
+    """Return the names of a shard's files of vectors, labels and ids."""
+    return f"vectors-{number:06}.npy", f"labels-{number:06}.npy", f"ids-{number:06}.txt"
 
 
 def shard_from_json(entry: dict[str, Any]) -> Shard:
@@ -137,30 +126,23 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path} cannot be read ({error}); embed the images again") from error
 
 
-# The vectors of an embeddings folder as an array that is read from disk when it is used.
-
-
 class Rows:
     """A store's vectors as a read-only (rows, dim) array of float32.
 
     Shards are memory-mapped when they are first used. Indexing takes slices and integer arrays,
     in any order and with repetitions, and returns arrays in memory; float16 is widened to float32.
     ``numpy.asarray`` returns all rows.
-
-    Attributes:
-        shape: (rows, dim).
-        stored_dtype: the type on disk, float32 or float16.
     """
 
     dtype = np.dtype(np.float32)
     ndim = 2
 
     def __init__(self, folder: Path, shards: Sequence[Shard], dim: int, stored_dtype: str) -> None:
-        self.stored_dtype = np.dtype(stored_dtype)
+        self.stored_dtype = np.dtype(stored_dtype)  # on disk: float32 or float16
         self._folder = folder
         self._starts = np.array([0, *accumulate(shard.rows for shard in shards)], dtype=np.int64)
         self._mapped_shards: list[NDArray[Any] | None] = [None] * len(shards)
-        self.shape = (int(self._starts[-1]), dim)
+        self.shape = (int(self._starts[-1]), dim)  # (rows, dim)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -241,7 +223,7 @@ class Rows:
         """Return a shard's vectors, mapped into memory on first use."""
         shard = self._mapped_shards[number]
         if shard is None:
-            path = self._folder / vectors_file(number)
+            path = self._folder / shard_files(number)[0]
             rows = int(self._starts[number + 1] - self._starts[number])
             shard = map_array(path, (rows, self.shape[1]), self.stored_dtype)
             self._mapped_shards[number] = shard
@@ -251,28 +233,8 @@ class Rows:
 Vectors: TypeAlias = NDArray[np.float32] | Rows
 
 
-# Embeddings with their ids and labels, and opening a folder of them.
-#
-# A folder may be larger than memory. Its files are written once and never changed; only
-# ``embeddings.json``, which says which shards belong to it, is replaced, after everything else. So
-# a process that is killed while it adds shards leaves the folder as it was.
-
-FORMAT = 2
-NO_CLASS = -1  # the label of every row of embeddings whose classes are not known
-VERIFIED_BYTES = 1 << 30  # opening compares the checksums of folders up to this size
-
-T = TypeVar("T")
-
-
 class Embeddings:
-    """One model's vectors of an image set, with the images' ids and labels.
-
-    Attributes:
-        vectors: (images, dim) float32: an array, or the ``Rows`` of a folder. They are
-            L2-normalised, unless the folder was made for an evaluation protocol.
-        fingerprint: the model's fingerprint.
-        class_source: what numbered the images' classes, see ``ImageSet``; or ``UNKNOWN_SOURCE``.
-    """
+    """One model's vectors of an image set, with the images' ids and labels."""
 
     def __init__(
         self,
@@ -288,7 +250,8 @@ class Embeddings:
         """Take the values, or functions that read them on first use; check what is given.
 
         Args:
-            vectors: (images, dim) float32.
+            vectors: (images, dim) float32: an array, or the ``Rows`` of a folder. They are
+                L2-normalised, unless the folder was made for an evaluation protocol.
             ids: one per image.
             labels: (images,) int64, indices into ``class_names``; all ``NO_CLASS`` if there are
                 none.
@@ -441,46 +404,28 @@ def open_embeddings(folder: str | Path, *, verify: bool | None = None) -> Embedd
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """What ``embeddings.json`` says about the model's training classes.
+    """What ``embeddings.json`` says about the model's training classes."""
 
-    Attributes:
-        file: the digest of ``training_classes.txt``.
-        others: everything about them but their digests.
-    """
-
-    file: FileDigest
-    others: TrainingClasses
+    file: FileDigest  # of ``training_classes.txt``
+    others: TrainingClasses  # everything about them but their digests
 
 
 @dataclass(frozen=True)
 class Description:
-    """The content of ``embeddings.json``.
+    """The content of ``embeddings.json``."""
 
-    Attributes:
-        dim: numbers in a vector.
-        dtype: the vectors' type on disk.
-        fingerprint: the model's fingerprint.
-        classes: the digest of the part of ``classes_file`` that belongs to these shards.
-        shards: in the order of their rows.
-        source: the key of the model, pixels and settings the folder was made from, if known.
-        protocol: the evaluation protocol whose rules the vectors follow; they are not normalised
-            then. None: each vector is an image's normalised embedding.
-        class_source: what numbered the classes, see ``ImageSet``.
-        trained_on: the model's training classes; None if they are unknown, as in folders that
-            were made before they were kept.
-        classes_file: the name of the file with the names of the classes.
-    """
-
-    dim: int
-    dtype: str
-    fingerprint: str
-    classes: FileDigest
-    shards: list[Shard]
-    source: str | None
+    dim: int  # numbers in a vector
+    dtype: str  # the vectors' type on disk
+    fingerprint: str  # the model's
+    classes: FileDigest  # of the part of ``classes_file`` that belongs to these shards
+    shards: list[Shard]  # in the order of their rows
+    source: str | None  # the key of model, pixels and settings it was made from, if known
+    # The evaluation protocol whose rules the vectors follow; they are not normalised then. None:
+    # each vector is an image's normalised embedding.
     protocol: str | None = None
-    class_source: str | None = UNKNOWN_SOURCE
-    trained_on: TrainedOn | None = None
-    classes_file: str = CLASSES_FILE
+    class_source: str | None = UNKNOWN_SOURCE  # what numbered the classes, see ``ImageSet``
+    trained_on: TrainedOn | None = None  # None if unknown, as in folders of earlier versions
+    classes_file: str = CLASSES_FILE  # the name of the file with the names of the classes
 
 
 def read_description(folder: Path) -> Description:
@@ -537,7 +482,7 @@ def _value_of(value: T | Callable[[], T]) -> T:
 
 def _read_labels(folder: Path, shards: Sequence[Shard]) -> NDArray[np.int64]:
     labels = [
-        map_array(folder / labels_file(number), (shard.rows,), np.int64)
+        map_array(folder / shard_files(number)[1], (shard.rows,), np.int64)
         for number, shard in enumerate(shards)
     ]
     if len(labels) == 1:
@@ -548,7 +493,7 @@ def _read_labels(folder: Path, shards: Sequence[Shard]) -> NDArray[np.int64]:
 def _read_ids(folder: Path, shards: Sequence[Shard]) -> tuple[str, ...]:
     ids: list[str] = []
     for number, shard in enumerate(shards):
-        path = folder / ids_file(number)
+        path = folder / shard_files(number)[2]
         shard_ids = read_text(path).split("\n")[:-1]
         if len(shard_ids) != shard.rows:
             raise UserError(
@@ -573,9 +518,7 @@ def _read_class_names(path: Path, digest: FileDigest) -> tuple[str, ...]:
     return tuple(data.decode().split("\n")[:-1])
 
 
-# Writing embeddings folders: one shard, a whole folder, more rows for a folder.
-#
-# A shard's files belong to the folder once ``embeddings.json`` names them.
+# Writing: a shard's files belong to the folder once ``embeddings.json`` names them.
 
 
 def save_embeddings(
@@ -719,22 +662,11 @@ def _require_new_ids(folder: Path, stored: Embeddings, embeddings: Embeddings) -
 
 @dataclass(frozen=True)
 class StoredClasses:
-    """What a folder keeps about classes.
+    """What a folder keeps about classes."""
 
-    Attributes:
-        names: one per class of the images.
-        source: what numbered them, see ``ImageSet``.
-        training: the classes that the model was trained on.
-    """
-
-    names: Sequence[str]
-    source: str | None
-    training: TrainingClasses
-
-
-def stored_classes(images: ImageSet, model: "Embedder") -> StoredClasses:
-    """Return what a folder of a model's embeddings of some images keeps about classes."""
-    return StoredClasses(images.class_names, images.class_source, model.training_classes)
+    names: Sequence[str]  # one per class of the images
+    source: str | None  # what numbered them, see ``ImageSet``
+    training: TrainingClasses  # the classes that the model was trained on
 
 
 def write_description(
@@ -751,18 +683,8 @@ def write_description(
 ) -> None:
     """Complete a folder: write the files of classes, then ``embeddings.json``.
 
-    In a file, classes are only ever added at the end, so an older description fits it too.
-
-    Args:
-        folder: where the shards were written.
-        shards: all shards of the folder, in the order of their rows.
-        dim: numbers in a vector.
-        dtype: the vectors' type on disk.
-        fingerprint: the model's fingerprint.
-        classes: of the images, and of the model's training.
-        source: the key of the model, pixels and settings the folder was made from, if known.
-        protocol: see ``Description``.
-        classes_file: the name of the file with the names of classes.
+    The arguments are those of ``Description``, with all shards of the folder. In a file, classes
+    are only ever added at the end, so an older description fits it too.
     """
     text = _encoded_lines(classes.names, "class")
     _write_bytes(folder / classes_file, text)
@@ -812,16 +734,9 @@ def write_shard(
     ids: Sequence[str],
     dtype: str = "float32",
 ) -> Shard:
-    """Write the three files of one shard.
+    """Write the three files of one shard, whose first row has the number ``first`` in the store.
 
-    Args:
-        folder: the store's folder.
-        number: the shard's number.
-        first: the number of its first row in the store.
-        vectors: (rows, dim).
-        labels: (rows,).
-        ids: one per row.
-        dtype: ``float32`` or ``float16``.
+    The shapes are (rows, dim) for vectors and (rows,) for labels and ids.
     """
     require_dtype(dtype)
     with np.errstate(over="ignore"):
@@ -829,7 +744,7 @@ def write_shard(
     finite = np.isfinite(stored).all(axis=1)
     if not finite.all():
         raise UserError(f"the embedding of {ids[int(finite.argmin())]} is not finite as {dtype}")
-    names = (vectors_file(number), labels_file(number), ids_file(number))
+    names = shard_files(number)
     for name, array in ((names[0], stored), (names[1], labels.astype(np.int64, copy=False))):
         write_array(folder / name, array)
     _write_bytes(folder / names[2], _encoded_lines(ids, "image id"))
