@@ -5,7 +5,6 @@ import pytest
 import torch
 from pytorch_metric_learning.losses import ArcFaceLoss
 
-import unibct
 from tests.distributed.thread_ranks import run_ranks
 from tests.distributed.twins import Twins
 from tests.loss_cases import case, dot, naive_unit_rows, over_ranks
@@ -75,7 +74,7 @@ def test_arcface_equals_pytorch_metric_learning(scale, margin):
     x, w, y = case()
     x.requires_grad_()
     w.requires_grad_()
-    ours = unibct.arcface(x, w, y, scale=scale, margin=margin)
+    ours = arcface(x, w, y, scale=scale, margin=margin)
     grads = torch.autograd.grad(ours, [x, w])
     oracle = ArcFaceLoss(len(w), x.shape[1], margin=math.degrees(margin), scale=scale).double()
     oracle.W.data = w.detach().T.clone()
@@ -98,7 +97,7 @@ def test_arcface_equals_a_naive_loop():
             logits.append(64 * math.cos(angle + (0.5 if j == label else 0)))
         top = max(logits)
         total += top + math.log(sum(math.exp(z - top) for z in logits)) - logits[label]
-    assert math.isclose(float(unibct.arcface(x, w, y)), total / 5, rel_tol=1e-9)
+    assert math.isclose(float(arcface(x, w, y)), total / 5, rel_tol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -107,7 +106,7 @@ def test_arcface_is_safe_at_theta_0_and_pi(dtype, side):
     x, w, _ = case(dtype=dtype)
     x = (side * w[:4]).clone().requires_grad_()
     w = w.clone().requires_grad_()
-    loss = unibct.arcface(x, w, torch.arange(4))
+    loss = arcface(x, w, torch.arange(4))
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(x.grad).all()
@@ -125,13 +124,13 @@ def test_the_target_logit_falls_with_the_angle_everywhere():
 def test_frozen_class_vectors_get_no_gradient_and_numpy_is_taken():
     x, w, y = case()
     x.requires_grad_()
-    unibct.arcface(x, w, y).backward()
+    arcface(x, w, y).backward()
     assert x.grad is not None
     assert w.grad is None
-    from_numpy = unibct.arcface(x.detach().numpy(), w.numpy().astype(np.float32), y.numpy())
+    from_numpy = arcface(x.detach().numpy(), w.numpy().astype(np.float32), y.numpy())
     assert isinstance(from_numpy, torch.Tensor)
     assert from_numpy.ndim == 0
-    assert torch.allclose(from_numpy, unibct.arcface(x, w, y).detach(), rtol=1e-5)
+    assert torch.allclose(from_numpy, arcface(x, w, y).detach(), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_frozen_class_vectors_get_no_gradient_and_numpy_is_taken():
 )
 def test_arcface_names_bad_input(x, w, y, message):
     with pytest.raises(ValueError, match=message):
-        unibct.arcface(x, w, y)
+        arcface(x, w, y)
 
 
 def test_arcface_of_classes_in_use_and_of_all_of_them():

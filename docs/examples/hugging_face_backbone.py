@@ -6,6 +6,7 @@ from torch import nn
 from transformers import ViTConfig, ViTModel
 
 import unibct
+from unibct.losses import arcface
 
 torch.manual_seed(0)
 images = unibct.open_images("glyphs:val")
@@ -29,7 +30,7 @@ losses = []
 for _ in range(30):
     batch = torch.randint(len(x), (32,))
     embeddings = head(backbone(pixel_values=x[batch]).last_hidden_state[:, 0])
-    loss = unibct.arcface(embeddings, class_weights, y[batch], scale=16.0, margin=0.2)
+    loss = arcface(embeddings, class_weights, y[batch], scale=16.0, margin=0.2)
     loss = loss + compatible(embeddings, y[batch], batch, class_weights)
     optimizer.zero_grad()
     loss.backward()

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import unibct
+from unibct.gallery.gallery import NameCounts, count_names
 
 FAR = 1e-3
 LINE = "{:<16}{:>7}{:>7}  {:>7}{:>7}{:>7}  {:>7}{:>7}{:>7}"
-Counts = list[tuple[unibct.NameCounts, unibct.NameCounts]]
+Counts = list[tuple[NameCounts, NameCounts]]
 
 
 def parted(images: unibct.ImageSet, share: float) -> tuple[unibct.ImageSet, unibct.ImageSet]:
@@ -33,7 +34,7 @@ def main(old: str, new: str, folder: Path) -> Counts:
     def look(stage: str) -> None:
         by_rate = gallery.search(queries, k=1, far=FAR)
         by_score = gallery.search(queries, k=1, old_scores=True, threshold=hard_wired)
-        counts.append((unibct.count_names(by_rate), unibct.count_names(by_score)))
+        counts.append((count_names(by_rate), count_names(by_score)))
         rows = [*gallery.status().live.values(), 0][:2]
         print(LINE.format(stage, *rows, *(n for c in counts[-1] for n in c.as_json().values())))
 

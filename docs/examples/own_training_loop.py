@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.functional import normalize
 
 import unibct
+from unibct.losses import arcface
 
 torch.manual_seed(0)
 rng = np.random.default_rng(0)
@@ -27,7 +28,7 @@ for _ in range(300):
     rows = torch.randint(len(training), (64,))  # of the set that the loss was made with
     embeddings, labels = model(x[training][rows]), y[training][rows]
     classified = compatible.classified(embeddings)  # from the centre of the old embeddings
-    loss = unibct.arcface(classified, class_weights, labels, scale=16.0, margin=0.2)
+    loss = arcface(classified, class_weights, labels, scale=16.0, margin=0.2)
     loss = loss + compatible(embeddings, labels, rows, class_weights)
     optimizer.zero_grad()
     loss.backward()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import unibct
+from unibct.maps.vector_map import fit_vector_map
 
 
 def main(folder: Path) -> None:
@@ -20,7 +21,7 @@ def main(folder: Path) -> None:
 
     classes = np.unique(labels)
     fitted_on = np.isin(labels, classes[::2])  # fit a map on half of the classes, test the others
-    to_old = unibct.fit_vector_map(
+    to_old = fit_vector_map(
         "linear", new=new[fitted_on], old=old[fitted_on], labels=labels[fitted_on]
     )
     others, (_, test_labels) = ~fitted_on, np.unique(labels[~fitted_on], return_inverse=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import unibct
 from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.scenarios import SCENARIOS, nested_split, write_split
+from unibct.data.scenarios import SCENARIOS, hold_out, nested_split, write_split
 from unibct.errors import UserError
 
 labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=120)
@@ -160,21 +160,21 @@ def test_a_nested_split_of_no_fraction_is_refused(fraction):
 @given(labels_strategy.filter(lambda ls: len(set(ls)) >= 7), st.integers(0, 5))
 def test_held_out_classes_are_in_no_training_set(labels, seed):
     labels = np.array(labels)
-    parts = unibct.hold_out(labels, 0.3, seed=seed)
+    parts = hold_out(labels, 0.3, seed=seed)
     train, test = set(labels[parts.train]), set(labels[parts.test])
     assert not train & test
     assert train | test == set(labels)
     assert len(test) == int(0.3 * len(set(labels)) + 1e-9)
     assert np.array_equal(np.union1d(parts.train, parts.test), np.arange(len(labels)))
-    again = unibct.hold_out(labels, 0.3, seed=seed)
+    again = hold_out(labels, 0.3, seed=seed)
     assert np.array_equal(again.test, parts.test)
 
 
 def test_the_seed_chooses_the_held_out_classes():
     labels = torch.arange(60) // 3
-    drawn = {tuple(unibct.hold_out(labels, 0.5, seed=seed).test.tolist()) for seed in range(5)}
+    drawn = {tuple(hold_out(labels, 0.5, seed=seed).test.tolist()) for seed in range(5)}
     assert len(drawn) == 5
-    assert isinstance(unibct.hold_out(labels, 0.5).train, torch.Tensor)
+    assert isinstance(hold_out(labels, 0.5).train, torch.Tensor)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_the_seed_chooses_the_held_out_classes():
 )
 def test_a_hold_out_that_leaves_too_little_is_refused(classes, fraction, message):
     with pytest.raises(UserError, match=message):
-        unibct.hold_out(np.arange(classes), fraction)
+        hold_out(np.arange(classes), fraction)
 
 
 def image_set(name, classes, per_class):
@@ -243,7 +243,7 @@ def test_test_classes_are_set_aside(tmp_path):
     assert counts == {"train": (56, 14), "test": (24, 6)}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["split.json", "test.txt", "train.txt"]
     assert not classes_in(tmp_path / "train.txt") & classes_in(tmp_path / "test.txt")
-    parts = unibct.hold_out(TWENTY.labels, 0.3, seed=3)
+    parts = hold_out(TWENTY.labels, 0.3, seed=3)
     assert select_listed(TWENTY, tmp_path / "test.txt").ids == TWENTY.select(parts.test).ids
     described = json.loads((tmp_path / "split.json").read_text())
     assert (described["scenario"], described["hold_out"]) == (None, 0.3)

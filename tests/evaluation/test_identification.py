@@ -10,7 +10,13 @@ from sklearn.metrics import average_precision_score, top_k_accuracy_score
 import unibct
 from unibct.errors import UserError
 from unibct.evaluation import identification as ranking
-from unibct.evaluation.identification import OpenSearch, average_precisions, mate_ranks
+from unibct.evaluation.identification import (
+    OpenSearch,
+    average_precisions,
+    identification,
+    mate_ranks,
+)
+from unibct.losses import arcface
 
 
 def test_identification_equals_scikit_learn():
@@ -18,11 +24,11 @@ def test_identification_equals_scikit_learn():
     gallery = rng.normal(size=(9, 5))
     labels = rng.integers(0, 9, 300)
     query = gallery[labels] + 1.5 * rng.normal(size=(300, 5))
-    ours = unibct.identification(query, labels, gallery, np.arange(9), ks=(1, 2, 5))
+    ours = identification(query, labels, gallery, np.arange(9), ks=(1, 2, 5))
     scores = query @ (gallery / np.linalg.norm(gallery, axis=1, keepdims=True)).T
     for k, accuracy in ours.items():
         assert accuracy == pytest.approx(top_k_accuracy_score(labels, scores, k=k))
-    tensors = unibct.identification(
+    tensors = identification(
         torch.from_numpy(query), torch.from_numpy(labels), torch.from_numpy(gallery), np.arange(9)
     )
     assert tensors == {1: ours[1], 5: ours[5]}
@@ -34,7 +40,7 @@ def test_identification_equals_a_naive_loop_and_ignores_the_gallery_order(seed):
     gallery, query = rng.normal(size=(14, 3)), rng.normal(size=(20, 3))
     gallery_labels = np.r_[np.arange(5), rng.integers(0, 5, 9)]
     labels = rng.integers(0, 5, 20)
-    ours = unibct.identification(query, labels, gallery, gallery_labels, ks=(1, 3))
+    ours = identification(query, labels, gallery, gallery_labels, ks=(1, 3))
     for k in (1, 3):
         hits = 0
         for q, label in zip(query, labels, strict=True):
@@ -42,7 +48,7 @@ def test_identification_equals_a_naive_loop_and_ignores_the_gallery_order(seed):
             hits += label in gallery_labels[np.argsort(-cosines)[:k]]
         assert ours[k] == pytest.approx(hits / 20)
     order = rng.permutation(14)
-    again = unibct.identification(query, labels, gallery[order], gallery_labels[order], ks=(1, 3))
+    again = identification(query, labels, gallery[order], gallery_labels[order], ks=(1, 3))
     assert ours == again
 
 
@@ -55,7 +61,7 @@ def test_a_tie_never_flatters():
         labels = np.array([label, 1 - label])
         assert average_precisions(same[:1], np.array([0]), same, labels).tolist() == [0.5]
     constant = np.ones((4, 2))
-    found = unibct.identification(constant, [0, 1, 2, 3], constant, [0, 1, 2, 3], ks=(1,))
+    found = identification(constant, [0, 1, 2, 3], constant, [0, 1, 2, 3], ks=(1,))
     assert found == {1: 0.0}
 
 
@@ -64,14 +70,14 @@ def test_unusual_arrays_give_the_same_result():
     gallery = rng.normal(size=(9, 5)).astype(np.float32)
     labels = rng.integers(0, 9, 60)
     query = (gallery[labels] + rng.normal(size=(60, 5))).astype(np.float32)
-    want = unibct.identification(query, labels, gallery, np.arange(9))
+    want = identification(query, labels, gallery, np.arange(9))
     for changed in (query * 1e-25, query * 1e25, query.astype(">f4"), query.astype(np.longdouble)):
-        assert unibct.identification(changed, labels.tolist(), gallery, range(9)) == want
-    assert unibct.identification(query[::-1], labels[::-1], gallery, range(9)) == want
+        assert identification(changed, labels.tolist(), gallery, range(9)) == want
+    assert identification(query[::-1], labels[::-1], gallery, range(9)) == want
     reversed_ = unibct.class_prototypes(np.zeros(60, dtype=np.int32), old=query[::-1])
     assert np.allclose(reversed_, unibct.class_prototypes([0] * 60, old=query), atol=1e-5)
-    loss = unibct.arcface(query[::-1], gallery, labels[::-1].astype(np.uint16))
-    assert torch.allclose(loss, unibct.arcface(query, gallery, labels), rtol=1e-4)
+    loss = arcface(query[::-1], gallery, labels[::-1].astype(np.uint16))
+    assert torch.allclose(loss, arcface(query, gallery, labels), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +89,7 @@ def test_unusual_arrays_give_the_same_result():
 )
 def test_bad_input_is_named(labels, options, message):
     with pytest.raises(ValueError, match=message):
-        unibct.identification(np.ones((2, 3)), labels, np.ones((1, 3)), [0], **options)
+        identification(np.ones((2, 3)), labels, np.ones((1, 3)), [0], **options)
 
 
 # A mate that scores exactly as high as the threshold, or as another subject, is not found.
@@ -150,11 +156,11 @@ def test_blocks_change_nothing(monkeypatch):
     gallery, query = unit(rng.normal(size=(20, 4))), unit(rng.normal(size=(15, 4)))
     labels, gallery_labels = rng.integers(0, 4, 15), np.arange(20) % 4
     data = query, labels, gallery, gallery_labels
-    whole, found = average_precisions(*data), unibct.identification(*data)
+    whole, found = average_precisions(*data), identification(*data)
     for limit in ("_RANKING_SCORES_AT_ONCE", "_SCORES_AT_ONCE"):
         monkeypatch.setattr(ranking, limit, 50)
     assert np.array_equal(average_precisions(*data), whole)
-    assert unibct.identification(*data) == found
+    assert identification(*data) == found
 
 
 def test_few_and_many_mates_are_counted_alike(monkeypatch):

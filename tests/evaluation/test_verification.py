@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_curve as sklearn_roc
 from sklearn.model_selection import KFold
 
-import unibct
 from unibct.errors import UserError
 from unibct.evaluation.verification import (
     carried_fars,
@@ -17,6 +16,7 @@ from unibct.evaluation.verification import (
     strict_threshold,
     tar_at_far,
     tar_name,
+    verification,
 )
 
 
@@ -139,10 +139,10 @@ def test_verification_scores_rows_by_cosine():
     scores = (query * gallery).sum(1) / np.linalg.norm(query, axis=1)
     scores /= np.linalg.norm(gallery, axis=1)
     want = tar_at_far(scores[same], scores[~same], [0.01, 0.1])
-    assert unibct.verification(query, gallery, same, fars=(0.01, 0.1)) == want
+    assert verification(query, gallery, same, fars=(0.01, 0.1)) == want
     tensors = (torch.from_numpy(a) for a in (query, gallery, same))
-    assert unibct.verification(*tensors, fars=(0.01, 0.1)) == want
-    assert list(unibct.verification(query, gallery, same)) == [1e-4]
+    assert verification(*tensors, fars=(0.01, 0.1)) == want
+    assert list(verification(query, gallery, same)) == [1e-4]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_verification_scores_rows_by_cosine():
 )
 def test_bad_input_is_named(gallery, same, options, message):
     with pytest.raises(ValueError, match=message):
-        unibct.verification(np.ones((2, 3)), gallery, same, **options)
+        verification(np.ones((2, 3)), gallery, same, **options)
 
 
 THRESHOLDS = np.arange(0, 4, 0.01)

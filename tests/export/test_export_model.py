@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import unibct
 from tests.models.architectures.other_libraries import saved_network
 from tests.models.cases import small_model
 from unibct.errors import UserError
@@ -12,6 +11,7 @@ from unibct.export.export_model import (
     LOWEST_COSINE,
     agreement,
     embeddings_in_torch,
+    export_model,
     sample_pixels,
 )
 from unibct.export.graph import ExportedModel
@@ -72,7 +72,7 @@ def test_a_thousand_images_whatever_is_given(glyph_classes):
 @pytest.mark.usefixtures("ready_graphs")
 def test_the_file_is_checked_and_described(mapped_model, tmp_path):
     model = mapped_model
-    export = unibct.export_model(model, tmp_path / "new" / "m.onnx")
+    export = export_model(model, tmp_path / "new" / "m.onnx")
     assert export.agreement.images == 1000
     assert export.agreement.lowest >= 0.99999
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["m.onnx", "m.onnx.json"]
@@ -89,7 +89,7 @@ def test_a_file_that_disagrees_is_not_written(tmp_path, monkeypatch):
     embed = ExportedModel.embed_pixels
     monkeypatch.setattr(ExportedModel, "embed_pixels", lambda self, p: embed(self, p)[:, ::-1])
     with pytest.raises(UserError, match="nothing was written: the exported graph gives other"):
-        unibct.export_model(small_model(), tmp_path / "m.onnx")
+        export_model(small_model(), tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,7 +98,7 @@ def test_a_file_that_disagrees_is_not_written(tmp_path, monkeypatch):
 def test_int8_is_measured_in_the_old_gallery(glyph_classes, tmp_path):
     model, old = small_model(), small_model(3)
     path = tmp_path / "m.int8.onnx"
-    export = unibct.export_model(model, path, images=glyph_classes, int8=True, old=old)
+    export = export_model(model, path, images=glyph_classes, int8=True, old=old)
     assert export.int8 == "static"
     assert export.loss.gallery == "old"
     assert export.agreement.lowest >= 0.99999  # of the exact graph
@@ -117,7 +117,7 @@ def test_a_network_of_another_library(tmp_path):
     spec = InputSpec(48, 32, 3, fit="letterbox")  # not its own: positions are interpolated
     network = build_network(architecture, spec, 8).eval()
     model = Model(network, architecture.name, spec, 8, architecture_config=architecture.config)
-    assert unibct.export_model(model, tmp_path / "m.onnx").agreement.is_enough
+    assert export_model(model, tmp_path / "m.onnx").agreement.is_enough
 
 
 def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path):
@@ -128,9 +128,9 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path):
         ("m.bin", {}, "must end with .onnx"),
     ]:
         with pytest.raises(UserError, match=message):
-            unibct.export_model(model, tmp_path / path, **options)
+            export_model(model, tmp_path / path, **options)
     spec = InputSpec(1, 6, 1, fit="vectors")
     of_vectors = Model(build_network("projection", spec, 3).eval(), "projection", spec, 3)
     with pytest.raises(UserError, match="takes finished vectors; only models of images can be exp"):
-        unibct.export_model(of_vectors, tmp_path / "m.onnx")
+        export_model(of_vectors, tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

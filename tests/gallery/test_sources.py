@@ -35,7 +35,7 @@ def test_embeddings_in_any_form(embeddings, tmp_path, form, name):
 
 
 def test_an_array_is_no_path_and_is_told_what_to_be(embeddings):
-    with pytest.raises(UserError, match=r"not ndarray; a search takes vectors as unibct.Queries"):
+    with pytest.raises(UserError, match=r"not ndarray; a search takes vectors as Queries"):
         open_source(np.asarray(embeddings.vectors))
 
 

@@ -4,12 +4,12 @@ import torch
 
 import unibct
 from tests.prototypes.class_data import classes_of, unit
-from unibct.prototypes.weights import TILE, drop_weights, moved_apart
+from unibct.prototypes.weights import TILE, drop_weights, moved_apart, structural_weights
 
 
 def test_weights_are_positive_sum_to_one_and_give_the_prototype():
     v, x, labels = classes_of([1, 2, 5, 30])
-    w = unibct.structural_weights(x, labels)
+    w = structural_weights(x, labels)
     assert (w > 0).all()
     assert np.allclose(np.bincount(labels, weights=w), 1)
     sums = np.stack([(w[:, None] * unit(v))[labels == c].sum(axis=0) for c in range(4)])
@@ -19,7 +19,7 @@ def test_weights_are_positive_sum_to_one_and_give_the_prototype():
 def test_an_outlier_of_the_new_space_counts_less():
     rng = np.random.default_rng(0)
     x = np.r_[np.ones((9, 8)) + 0.1 * rng.normal(size=(9, 8)), -np.ones((1, 8))]
-    w = unibct.structural_weights(x, np.zeros(10, dtype=int))
+    w = structural_weights(x, np.zeros(10, dtype=int))
     assert w[-1] < 0.5 * w[:-1].min()
 
 
@@ -39,7 +39,7 @@ def test_a_large_class_needs_no_copy_of_its_rows(monkeypatch):
         return result
 
     monkeypatch.setattr(torch.Tensor, "__getitem__", spy)
-    w = unibct.structural_weights(x, labels, tau=0.2)
+    w = structural_weights(x, labels, tau=0.2)
     monkeypatch.undo()
     assert shapes, "rows are gathered in tiles"
     assert all(np.prod(shape) <= 1024 * dim for shape in shapes if shape[-1] == dim)
@@ -62,7 +62,7 @@ def test_drop_weighs_the_farthest_with_zero():
 
 def test_weights_are_of_the_kind_of_the_embeddings():
     v, x, labels = classes_of([3, 12])
-    for weigh, vectors in ((unibct.structural_weights, x), (drop_weights, v)):
+    for weigh, vectors in ((structural_weights, x), (drop_weights, v)):
         array, tensor = weigh(vectors, labels), weigh(torch.from_numpy(vectors), labels)
         assert isinstance(array, np.ndarray)
         assert isinstance(tensor, torch.Tensor)

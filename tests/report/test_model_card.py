@@ -11,6 +11,7 @@ from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
 from unibct.errors import UserError
 from unibct.evaluation.criterion import NOT_COMPATIBLE_RULE
 from unibct.maps.vector_map import VectorMap
+from unibct.models.blended_weights import blend_weights
 from unibct.models.model_folder import save_model
 from unibct.models.old_space import old_space_fingerprint
 from unibct.report.model_card import write_model_card
@@ -52,7 +53,7 @@ def test_a_card_says_what_is_known(folder, evaluation):
         ("model.int8", EXACT | {"int8": "static", "loss": LOSS}),
     ):
         (folder / f"{name}.onnx.json").write_text(json.dumps(export))
-    path = unibct.write_model_card(folder, evaluation)
+    path = write_model_card(folder, evaluation)
     assert path == folder / "MODEL_CARD.md"
     text = path.read_text()
     result = json.loads(evaluation.read_text())
@@ -96,7 +97,7 @@ def test_a_card_says_what_the_verdict_rests_on(
     result["classes"]["basis"] = basis
     result["single_images"]["verdict"] = single
     evaluation.write_text(json.dumps(result))
-    text = unibct.write_model_card(folder, evaluation).read_text()
+    text = write_model_card(folder, evaluation).read_text()
     assert f"On single images, as the rows of a gallery are: **{single}**" in text
     assert ("It is not shown to search the old gallery better" not in text) == better
     assert ("It is not known to do as well on new classes" not in text) == new_classes
@@ -105,14 +106,14 @@ def test_a_card_says_what_the_verdict_rests_on(
 def test_a_card_shows_the_score_scale_and_what_it_does(tmp_path, evaluation):
     model = small_model(training=TRAINING, old_fingerprint="abc").with_score_scale(1.25)
     save_model(model, tmp_path / "m")
-    text = unibct.write_model_card(tmp_path / "m").read_text()
+    text = write_model_card(tmp_path / "m").read_text()
     assert "Its score scale is 1.2500: multiply its scores with rows of that model" in text
     result = json.loads(evaluation.read_text()) | {"score_scale": 1.25}
     shares = {"far": 0.0123, "tar": 0.75}
     for row in result["at_old_threshold"].values():
         row["scaled"] = shares
     evaluation.write_text(json.dumps(result))
-    text = unibct.write_model_card(tmp_path / "m", evaluation).read_text()
+    text = write_model_card(tmp_path / "m", evaluation).read_text()
     heads = next(line for line in text.splitlines() if line.startswith("| FAR |"))
     assert "| score × 1.2500 there: FAR, TAR |" in heads
     row = next(line for line in text.splitlines() if line.startswith("| 1e-2 |"))
@@ -123,8 +124,8 @@ def test_a_card_shows_the_score_scale_and_what_it_does(tmp_path, evaluation):
 def test_a_card_says_that_weights_were_blended(tmp_path):
     old = small_model()
     new = trained_from(old, **TRAINING | {"recipe": {"warm_start": True, "seed": 1}})
-    save_model(unibct.blend_weights(old, new, 0.25), tmp_path / "m")
-    text = unibct.write_model_card(tmp_path / "m").read_text()
+    save_model(blend_weights(old, new, 0.25), tmp_path / "m")
+    text = write_model_card(tmp_path / "m").read_text()
     assert f"its weights were blended: 0.25 of those of `{new.fingerprint}`, the rest" in text
 
 
@@ -133,7 +134,7 @@ def test_a_card_calls_no_rate_rough_that_was_measured(folder, evaluation):
     result["at_old_threshold"]["1e-2"]["carried"] = True
     del result["at_old_threshold"]["1e-3"]["carried"]  # of an earlier version
     evaluation.write_text(json.dumps(result))
-    text = unibct.write_model_card(folder, evaluation).read_text()
+    text = write_model_card(folder, evaluation).read_text()
     assert "too few test classes to measure FAR 1e-4: take it as rough.\n" in text
 
 
@@ -145,7 +146,7 @@ def test_a_card_explains_an_interval_that_ends_just_below_zero(folder, evaluatio
             del first["ceiling"]  # of an earlier version
         changed = result | {"criteria": [first, *result["criteria"][1:]]}
         evaluation.write_text(json.dumps(changed))
-        text = unibct.write_model_card(folder, evaluation).read_text()
+        text = write_model_card(folder, evaluation).read_text()
         assert (NOT_COMPATIBLE_RULE in text) == explained
 
 
