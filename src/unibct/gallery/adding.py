@@ -27,7 +27,7 @@ from unibct.gallery.rows import (
 from unibct.gallery.sources import Source, note_left_out, vector_fault
 from unibct.gallery.state import ADD, PASSED, REMOVE, RowKind
 from unibct.gallery.steps import complete_removal, end_interrupted_steps, end_step, take_back
-from unibct.models.embedder import ImageEmbedder
+from unibct.models.embedder import Embedder, ImageEmbedder
 
 BATCH = 1024  # rows of a batch; each is durable when the next begins
 _SAME_VECTOR = 1e-3  # largest difference of two embeddings of the same image
@@ -55,7 +55,7 @@ def add_rows(
         folder: the gallery.
         source: images, which the searching model embeds, or embeddings by a model that the
             gallery knows.
-        known: how many known queries to keep, see ``gate``.
+        known: how many known queries to keep, see ``known_queries``.
         keep_images: keep the images of known queries.
     """
     with folder.writing():
@@ -77,9 +77,8 @@ def add_rows(
             folder.save(folder.state.changed_step(step, done=True, undone=True))
             raise refusal
         skipped = set(adder.skipped)
-        places = [place for place, row_id in enumerate(source.ids) if row_id not in skipped]
         model = None if source.images is None else folder.model(kind)
-        keep_queries(folder, source.select(places), known, images=keep_images, model=model)
+        keep_queries(folder, source.without(skipped), known, images=keep_images, model=model)
         end_step(folder, step, added=adder.added, present=adder.present)
     return Added(adder.added, adder.present, len(skipped))
 
@@ -112,7 +111,8 @@ class _RowAdder:
     """Adds rows batch by batch, for one step."""
 
     def __init__(self, folder: GalleryFolder, kind: str, step: int, gate: RowChangeCheck) -> None:
-        self.added = self.present = 0  # rows that were there already
+        self.added = 0  # rows that are new
+        self.present = 0  # rows that were there already
         self.skipped: list[str] = []  # ids of unreadable images that were left out
         self.has_written = False  # rows of this step may be in the engine
         self._folder = folder
@@ -123,8 +123,7 @@ class _RowAdder:
     def add_all(self, source: Source) -> None:
         """Add those rows of a source that are not there."""
         with progress.task("adding", len(source), "rows") as advance:
-            for start in range(0, len(source), BATCH):
-                part = source.select(range(start, min(start + BATCH, len(source))))
+            for part in source.batches(BATCH):
                 self._add_batch(part)
                 advance(len(part))
         if self.skipped and len(self.skipped) == len(source):
@@ -147,20 +146,11 @@ class _RowAdder:
         absent, unsearchable = self._absent(part, stored, digests)
         if not len(absent):
             return
-        if absent.images is None:
-            with progress.silenced():
-                vectors = absent.vectors(None)
-        elif absent.skip_bad:
-            embedder = folder.model(kind)
-            with progress.silenced():
-                readable, vectors = absent.readable_vectors(embedder)
-            absent = self._without_bad(absent, readable.ids)
-        else:
-            with progress.silenced():
-                vectors = absent.vectors(folder.model(kind))
+        model = None if absent.images is None else folder.model(kind)
+        readable, vectors = usable_vectors(absent, model)
+        absent = self._without_bad(absent, readable.ids)
         if not len(absent):
             return
-        require_usable(vectors, absent)
         metadata = [
             with_digest(absent.metadata[i], digests.get(absent.ids[i])) for i in range(len(absent))
         ]
@@ -182,18 +172,17 @@ class _RowAdder:
         unsearchable: list[str] = []  # after a rollback
         for other, there in stored.items():
             if part.skip_bad:
-                there = _rows_of(part, there)
+                there = there.only(set(part.ids))
                 damaged = _damaged(part, there, digests)
                 part = self._without_bad(part, [i for i in part.ids if i not in damaged])
-                there = _rows_of(part, there)
+                there = there.only(set(part.ids))
             _require_same(part, there, digests, by_vector=other == kind)
             if other == kind or folder.state.searchable(other):
                 present.update(there.ids)
             elif len(there):
                 unsearchable.append(other)
         self.present += len(present)
-        places = [place for place, row_id in enumerate(part.ids) if row_id not in present]
-        return part.select(places), unsearchable
+        return part.without(present), unsearchable
 
     def _without_bad(self, part: Source, readable: Sequence[str]) -> Source:
         """Return the rows whose images can be read, and note the others."""
@@ -201,13 +190,7 @@ class _RowAdder:
             return part
         good = set(readable)
         self.skipped += [row_id for row_id in part.ids if row_id not in good]
-        return part.select([place for place, row_id in enumerate(part.ids) if row_id in good])
-
-
-def _rows_of(part: Source, there: GalleryRows) -> GalleryRows:
-    """Return those rows that are in a part."""
-    ids = set(part.ids)
-    return there.take([place for place, row_id in enumerate(there.ids) if row_id in ids])
+        return part.only(good)
 
 
 class _ReadOnce:
@@ -291,8 +274,7 @@ def _damaged(part: Source, there: GalleryRows, digests: dict[str, str]) -> set[s
         return set()
     stored = zip(there.ids, there.metadata, strict=True)
     changed = {i for i, metadata in stored if metadata.get(IMAGE_KEY, digests[i]) != digests[i]}
-    places = [place for place, row_id in enumerate(part.ids) if row_id in changed]
-    return changed - set(part.select(places).readable().ids)
+    return changed - set(part.only(changed).readable().ids)
 
 
 def _require_same(
@@ -358,6 +340,21 @@ def require_same_images(
                 f"{source.name}: {row_id!r} is another image than the one that was added; give "
                 "the same images"
             )
+
+
+def usable_vectors(source: Source, model: Embedder | None) -> tuple[Source, NDArray[np.float32]]:
+    """Return the rows whose images can be read, and their vectors: (rows, dim).
+
+    Vectors that no search can find are refused, and unreadable images if the set says so.
+    """
+    with progress.silenced():
+        if source.skip_bad:
+            assert model is not None
+            source, vectors = source.readable_vectors(model)
+        else:
+            vectors = source.vectors(model)
+    require_usable(vectors, source)
+    return source, vectors
 
 
 def require_usable(vectors: NDArray[np.float32], source: Source) -> None:

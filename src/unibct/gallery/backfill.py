@@ -16,6 +16,7 @@ from unibct.gallery.adding import (
     require_made_by,
     require_same_images,
     require_usable,
+    usable_vectors,
 )
 from unibct.gallery.gallery_folder import BY_MAP, GalleryBusyError, GalleryFolder
 from unibct.gallery.indexing import measure_recall, rebuild_spoilt
@@ -49,8 +50,7 @@ def vectors_again(
     if source.images is not None:
         assert model is not None
         images, digests = read_once(source, cast(ImageEmbedder, model))
-        places = [place for place, row_id in enumerate(source.ids) if row_id in digests]
-        source = replace(source, images=images).select(places)
+        source = replace(source, images=images).only(digests)
     if source.skip_bad:
         assert model is not None
         with progress.silenced():
@@ -58,8 +58,7 @@ def vectors_again(
     metadata = [stored[row_id] for row_id in source.ids]
     require_same_images(source, digests, metadata)
     if vectors is None:
-        with progress.silenced():
-            vectors = source.vectors(model)
+        return usable_vectors(source, model)
     require_usable(vectors, source)
     return source, vectors
 
@@ -164,7 +163,7 @@ class BackfillSource:
         part, vectors = vectors_again(part, stored, embedder)
         made = set(part.ids)
         self.skipped += [row_id for row_id in rows.ids if row_id not in made]
-        return rows.take([p for p, row_id in enumerate(rows.ids) if row_id in made]), vectors
+        return rows.only(made), vectors
 
     def note_skipped(self) -> None:
         """Say which images could not be read."""
@@ -283,9 +282,7 @@ class _Run:
         is_map = row_kind.source == BY_MAP
         left, written = set(ids), 0
         for kind in reversed(self._origin.kinds):
-            rows = folder.engine.read(kind, [i for i in ids if i in left], vectors=is_map)
-            live = np.flatnonzero(rows.superseded == 0)
-            rows = rows.take(live)
+            rows = folder.engine.read(kind, [i for i in ids if i in left], vectors=is_map).live()
             if not len(rows):
                 continue
             left -= set(rows.ids)

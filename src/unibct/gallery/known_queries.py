@@ -27,7 +27,7 @@ from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.files import atomic_file, mapped_array, read_json, write_json
 from unibct.gallery.gallery_folder import ONLY_STORED, DamagedCertificateError, GalleryFolder
-from unibct.gallery.rows import NO_STEP, GalleryRows, searchable_kinds
+from unibct.gallery.rows import GalleryRows, searchable_kinds
 from unibct.gallery.search import Hit, Queries, SearchPlan, search_gallery
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import Source, vector_fault
@@ -422,7 +422,7 @@ class RowChangeCheck:
 
     def _can_matter(self, kind: str, rows: GalleryRows) -> bool:
         """Return whether any known query may rank one of these rows as high as its own row."""
-        live = rows.take(np.flatnonzero(rows.superseded == NO_STEP))
+        live = rows.live()
         if not len(live) or not self._folder.state.searchable(kind):
             return False
         if not self._is_certain or not self._ids.isdisjoint(live.ids):
@@ -448,8 +448,7 @@ class RowChangeCheck:
         position = {row_id: place for place, row_id in enumerate(queries.ids)}
         result: list[_QueryRows] = []
         for kind in searchable_kinds(state, state.standing):
-            rows = self._folder.engine.read(kind, queries.ids)
-            rows = rows.take(np.flatnonzero(rows.superseded == NO_STEP))
+            rows = self._folder.engine.read(kind, queries.ids).live()
             if len(rows):
                 places = np.array([position[row_id] for row_id in rows.ids], dtype=np.int64)
                 vectors = self._plan().query_vectors(kind, queries)[places]

@@ -1,6 +1,6 @@
 """Back to an earlier state: before an upgrade, or before a backfill."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from unibct.gallery.adding import (
     read_once,
     require_made_by,
     require_same_images,
-    require_usable,
+    usable_vectors,
     with_digest,
 )
 from unibct.gallery.gallery_folder import ONLY_STORED, GalleryFolder
@@ -327,12 +327,11 @@ def _given_again(
     if source.skip_bad:
         given = wanted.readable()
     if given.embeddings is not None:
-        with progress.silenced():
-            require_usable(given.vectors(None), given)
+        usable_vectors(given, None)
     elif len(given):
         folder.model(kind)  # says so if there is no model
     digests: dict[str, str | None] = dict.fromkeys(given.ids)
-    for part in _batches(given):
+    for part in given.batches(_BATCH):
         part_digests: dict[str, str] = {}
         if part.images is not None:  # all are compared before any is embedded
             _, part_digests = read_once(part, folder.model(kind), known=part.ids)
@@ -343,24 +342,17 @@ def _given_again(
     return _GivenAgain(given, digests, skipped)
 
 
-def _batches(source: Source) -> Iterator[Source]:
-    for start in range(0, len(source), _BATCH):
-        yield source.select(range(start, min(start + _BATCH, len(source))))
-
-
 def _make_rows(folder: GalleryFolder, kind: str, step: Step, given: _GivenAgain) -> None:
     """Write rows by the earlier model, hidden: they carry the mark of the rollback."""
     assert given.source is not None
-    for part in _batches(given.source):
+    for part in given.source.batches(_BATCH):
         embedder = None if part.images is None else folder.model(kind)
         rows = _newest(folder, part.ids)
         metadata = [
             with_digest(rows[row_id].metadata, given.digests[row_id]) for row_id in part.ids
         ]
         labels = [rows[row_id].label for row_id in part.ids]
-        with progress.silenced():
-            vectors = part.vectors(embedder)
-        require_usable(vectors, part)
+        _, vectors = usable_vectors(part, embedder)
         number = int(step.details[MAKES])
         sealed = sealed_rows(kind, part.ids, labels, metadata, vectors, number)
         marks = np.full(len(sealed), step.number, dtype=np.int64)

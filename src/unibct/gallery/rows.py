@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -26,7 +26,7 @@ def searchable_kinds(state: GalleryState, standing: Standing) -> list[str]:
 
 
 def row_type(row_kind: RowKind, standing: Standing) -> str:
-    """Return whether rows of a row_kind are own, older or mapped ones."""
+    """Return whether rows of a kind are own, older or mapped ones."""
     if row_kind.fingerprint == standing.searching:
         return OWN_ROW
     return MAPPED_ROW if row_kind.space == standing.searching else OLDER_ROW
@@ -77,6 +77,14 @@ class GalleryRows:
             self.superseded[chosen],
             tuple(self.digests[place] for place in chosen),
         )
+
+    def only(self, ids: Container[str]) -> "GalleryRows":
+        """Return the rows with these ids, in their order here."""
+        return self.take([place for place, row_id in enumerate(self.ids) if row_id in ids])
+
+    def live(self) -> "GalleryRows":
+        """Return the rows that have not been replaced."""
+        return self.take(np.flatnonzero(self.superseded == NO_STEP))
 
 
 def sealed_rows(

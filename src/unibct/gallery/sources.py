@@ -3,7 +3,7 @@
 import csv
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,19 @@ class Source:
             None if self.embeddings is None else _selected(self.embeddings, places),
         )
 
+    def only(self, ids: Container[str]) -> "Source":
+        """Return the rows with these ids, in their order here."""
+        return self.select([place for place, row_id in enumerate(self.ids) if row_id in ids])
+
+    def without(self, ids: Container[str]) -> "Source":
+        """Return the rows that do not have these ids."""
+        return self.select([place for place, row_id in enumerate(self.ids) if row_id not in ids])
+
+    def batches(self, rows: int) -> Iterator["Source"]:
+        """Yield the rows in their order, at most so many at a time."""
+        for start in range(0, len(self), rows):
+            yield self.select(range(start, min(start + rows, len(self))))
+
     def vectors(self, model: Embedder | None) -> NDArray[np.float32]:
         """Return (rows, dim): the given embeddings, or all of the images through a model."""
         if self.embeddings is not None:
@@ -81,7 +94,7 @@ class Source:
         images = self.images
         if images is None:
             return self
-        return self._settled([p for p, i in enumerate(self.ids) if _is_readable(images, i)])
+        return self._settled([row_id for row_id in self.ids if _is_readable(images, row_id)])
 
     def readable_vectors(self, model: Embedder) -> tuple["Source", NDArray[np.float32]]:
         """Return the ``readable`` rows and (rows, dim)."""
@@ -91,13 +104,11 @@ class Source:
             embedded = embed(model, images)
         except NoReadableImageError:
             return self._settled([]), np.empty((0, model.dim), dtype=np.float32)
-        here = set(embedded.ids)
-        places = [place for place, row_id in enumerate(self.ids) if row_id in here]
-        return self._settled(places), np.asarray(embedded.vectors, dtype=np.float32)
+        return self._settled(set(embedded.ids)), np.asarray(embedded.vectors, dtype=np.float32)
 
-    def _settled(self, places: Sequence[int]) -> "Source":
+    def _settled(self, ids: Container[str]) -> "Source":
         """Return some of the rows, whose images can be read."""
-        part = self.select(places)
+        part = self.only(ids)
         assert part.images is not None
         return replace(part, images=replace(part.images, skip_bad=False))
 
