@@ -93,13 +93,9 @@ def carry_upgrade_out(
 ) -> GalleryStory:
     """Make a gallery by the old model, upgrade it, backfill it, roll it back, and finish.
 
-    Args:
-        folder: of the gallery; what an earlier run has left there is removed.
-        models: the old and the new model.
-        certificate: of this upgrade. If it does not say *compatible*, the upgrade is forced.
-        images: of classes that no model has seen; some of each class become rows, the others are
-            queries.
-        device: where models compute.
+    What an earlier run has left in the folder is removed. ``models`` are the old and the new one.
+    If their certificate does not say *compatible*, the upgrade is forced. The images are of classes
+    that no model has seen; some of each class become rows, the others are queries.
     """
     shutil.rmtree(folder, ignore_errors=True)
     rows, searched = split_images(images)
@@ -228,12 +224,9 @@ def plan_demo(
 ) -> DemoPlan:
     """Return a plan of the demo. A bad name raises an error before any work is done.
 
-    Args:
-        scenario: a name from ``SCENARIOS``.
-        method: a name from ``METHODS``.
-        seed: chooses the split (666 + seed) and the initial weights.
-        part: the embedded images to test on: ``val`` to choose recipes, ``test`` to report.
-        overrides: ``key=value`` changes of the recipe.
+    The seed chooses the split (666 + seed) and the initial weights, ``part`` the embedded images to
+    test on: ``val`` to choose recipes, ``test`` to report. ``overrides`` are ``key=value`` changes
+    of the recipe.
     """
     SCENARIOS.find(scenario)
     entry = find_method(method)
@@ -261,12 +254,9 @@ def plan_demo(
 def run_demo(plan: DemoPlan, out: Path, *, fresh: bool = False, device: str = "auto") -> DemoResult:
     """Train the three models, or continue what an earlier run has left, evaluate and upgrade.
 
-    Args:
-        plan: what to do.
-        out: the models go to ``out/models``, each in a folder that is named after its run; the
-            certificate and the gallery, which every run makes again, go beside them.
-        fresh: train again even if a finished model of the same run is there.
-        device: ``auto``, ``cpu``, ``cuda``, …
+    The models go to ``out/models``, each in a folder that is named after its run; the certificate
+    and the gallery, which every run makes again, go beside them. ``fresh`` trains again even if a
+    finished model of the same run is there.
     """
     folders: dict[str, Path] = {}
 
