@@ -67,6 +67,8 @@ def test_the_map_carries_quantiles_to_quantiles():
     old = rng.normal(0.3, 0.2, 50_000)
     cross = 0.5 * rng.normal(0.3, 0.2, 50_000) - 0.1
     fitted = fit_score_map(cross, old)
+    for side, knots in zip((cross, old), fitted.knots, strict=True):
+        assert knots[[0, 1, -1]] == pytest.approx(np.quantile(side, [0, 0.25, 1 - 10 / 50_000]))
     for far in (0.1, 1e-2, 1e-3):
         threshold = np.quantile(old, 1 - far)
         assert np.mean(fitted(cross) > threshold) == pytest.approx(far, rel=0.1)

@@ -61,6 +61,8 @@ def test_tar_by_hand():
         0.2: 0.75,
         1.0: 1.0,
     }
+    # At the threshold itself, 0.6, nothing is accepted.
+    assert tar_at_far(np.append(genuine, 0.6), impostor, [0.1]) == {0.1: 0.4}
 
 
 @given(scores_strategy, scores_strategy, st.floats(0.001, 1))
