@@ -92,10 +92,10 @@ def test_names():
         ),
         ("unibct@weight=1", "there is no setting 'weight'"),
         ("unibct@", "there is no setting ''"),
-        ("unibct-plus@weight=heavy", "weight must be a float, not 'heavy'"),
-        ("unibct-plus@own=1", "own must be a bool, not '1'"),
-        ("nccl@queue=1.5", "queue must be a int, not '1.5'"),
-        ("nccl@queue", "queue must be a int, not ''"),
+        ("unibct-plus@weight=heavy", "weight must be a number, not 'heavy'"),
+        ("unibct-plus@own=1", "own must be true or false, not '1'"),
+        ("nccl@queue=1.5", "queue must be a whole number, not '1.5'"),
+        ("nccl@queue", "queue must be a whole number, not ''"),
     ],
 )
 def test_an_unknown_name_or_setting_is_answered_by_what_may_be_meant(name, told):

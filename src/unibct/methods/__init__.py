@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # The recipe's settings that the name of a variant may give: those that only compatibility uses.
 RECIPE_SETTINGS = ("eta", "warmup_epochs", "warm_start", "tau", "lam", "drop")
+_VALUES = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def allow_any_classes(old_classes: Sequence[str], new_classes: Sequence[str]) -> None:
@@ -77,7 +78,7 @@ class MethodEntry:
             kind = self.settings[key]
             value = float(value) if kind is float and type(value) is int else value
             if type(value) is not kind:
-                raise UserError(f"method {name}: {key} must be a {kind.__name__}, not {text!r}")
+                raise UserError(f"method {name}: {key} must be {_VALUES[kind]}, not {text!r}")
             return replace(self, options={**self.options, key: value})
         if key not in RECIPE_SETTINGS:
             known = ", ".join([*self.settings, *RECIPE_SETTINGS])
