@@ -26,15 +26,17 @@ MAPPED = RowKind("c" * 32, "map", 8, "map", "maps/f", "b" * 32)
 
 @pytest.fixture
 def state():
-    makers = {row_kind.fingerprint: row_kind for row_kind in (OLD, NEW, MAPPED)}
+    kinds = {row_kind.fingerprint: row_kind for row_kind in (OLD, NEW, MAPPED)}
     standing = Standing(NEW.fingerprint, {OLD.fingerprint: Access("d1")})
-    return GalleryState("g", "embedded", "", makers, standing)
+    return GalleryState("g", "embedded", "", kinds, standing)
 
 
 def test_a_state_comes_back_as_it_was_written(state, tmp_path):
     state = state.begun(CREATE, known=3).changed_step(1, done=True).begun(UPGRADE)
     write_state(tmp_path, state)
     assert read_state(tmp_path) == state
+    words = ["format", "digest", "name", "engine", "address", "makers", "standing", "steps"]
+    assert list(json.loads((tmp_path / "state.json").read_text())) == words, "as ever"
 
 
 def test_a_state_that_was_changed_by_hand_is_refused(state, tmp_path):

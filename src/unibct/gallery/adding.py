@@ -51,12 +51,8 @@ def add_rows(
 ) -> Added:
     """Add the rows of a source that are not there yet.
 
-    Args:
-        folder: the gallery.
-        source: images, which the searching model embeds, or embeddings by a model that the
-            gallery knows.
-        known: how many known queries to keep, see ``known_queries``.
-        keep_images: keep the images of known queries.
+    Images are embedded by the searching model; embeddings are by a model that the gallery knows. Up
+    to ``known`` of the rows are kept as known queries, with their images or without.
     """
     with folder.writing():
         end_interrupted_steps(folder)
@@ -327,10 +323,8 @@ def require_same_images(
 ) -> None:
     """Refuse images that are not those from which the rows with their ids were made.
 
-    Args:
-        source: the images.
-        digests: id -> digest of the image; empty if the source has embeddings.
-        stored: the metadata of the row of each id.
+    ``digests`` is id -> digest of the image, empty if the source has embeddings; ``stored`` is the
+    metadata of the row of each id.
     """
     for row_id, metadata in zip(source.ids, stored, strict=True):
         digest = digests.get(row_id)

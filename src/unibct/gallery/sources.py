@@ -204,12 +204,7 @@ def is_embeddings(data: str) -> bool:
 
 
 def with_fingerprint(source: Source, fingerprint: str) -> Source:
-    """Return embeddings that the user says were made by a model.
-
-    Args:
-        source: the embeddings.
-        fingerprint: the model's.
-    """
+    """Return embeddings that the user says were made by the model with this fingerprint."""
     if source.embeddings is None:
         raise UserError(f"{source.name} are images: the gallery's model embeds them")
     recorded = _recorded_fingerprint(source.name)

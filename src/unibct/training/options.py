@@ -101,7 +101,11 @@ class TrainOptions(TrainFlags):
 
     def __post_init__(self) -> None:
         """Refuse names and paths, which the command line takes for what they stand for."""
-        opened_by = {"images": "open_images", "recipe": "training.recipe.load_recipe", "old": "open_embedder"}
+        opened_by = {
+            "images": "open_images",
+            "recipe": "training.recipe.load_recipe",
+            "old": "open_embedder",
+        }
         for name, opener in opened_by.items():
             value: object = getattr(self, name)
             if isinstance(value, (str, Path)):

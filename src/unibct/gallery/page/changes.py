@@ -31,12 +31,7 @@ class Job:
     """A piece of work in a thread, and the progress that it reports."""
 
     def __init__(self, action: Action, work: Callable[["Job"], Outcome]) -> None:
-        """Describe the work.
-
-        Args:
-            action: what it is.
-            work: does it, reports its progress to the job, and says how it ended.
-        """
+        """Describe the work: it reports its progress to the job, and says how it ended."""
         self.pause_wanted = threading.Event()  # set when somebody asks for a pause
         # called in the job's thread, between two pieces of work, if a pause is wanted
         self.pause_work: Callable[[], None] = lambda: None
@@ -108,13 +103,7 @@ class GalleryChanges:
     """One change at a time, each with a gallery that is opened for it."""
 
     def __init__(self, path: Path, images: ImageSet | None = None, *, device: Any = "auto") -> None:
-        """Take note of what is changed.
-
-        Args:
-            path: of the gallery's folder.
-            images: of its rows, by id; None if they are not given.
-            device: where models compute.
-        """
+        """Take note of what is changed; the images are those of its rows, by id, if given."""
         self._path = path
         self._images = images
         self._device = device

@@ -52,13 +52,7 @@ class ShownGallery:
     """Answers everything that changes nothing."""
 
     def __init__(self, path: Path, images: ImageSet | None = None, *, device: Any = "auto") -> None:
-        """Open a gallery.
-
-        Args:
-            path: of the gallery's folder.
-            images: of its rows, by id; None if they are not given.
-            device: where models compute.
-        """
+        """Open a gallery; the images are those of its rows, by id, if they are given."""
         if images is not None and images.vector_dim is not None:
             raise UserError(f"{images.name} has vectors; the page needs the images of the rows")
         self.path = path
