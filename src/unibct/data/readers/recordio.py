@@ -129,16 +129,14 @@ class RecordFile:
         return Heads(length, flag, label)
 
     def _head_words(self, offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return (records, 9) words at ``offsets``; zeros stand for what is past the file's end."""
+        """Return (records, 9) words at ``offsets``; what is past the file's end means nothing."""
         data = np.frombuffer(self.data, dtype=np.uint8)
         words = np.zeros((len(offsets), _HEAD_WORDS), dtype=np.uint32)
         order = np.argsort(offsets, kind="stable")  # reads the file from beginning to end
         for start in range(0, len(order), _HEADS_AT_ONCE):
             rows = order[start : start + _HEADS_AT_ONCE]
             places = offsets[rows, None] + np.arange(4 * _HEAD_WORDS)
-            head_bytes = data[np.minimum(places, self.size - 1)]
-            head_bytes[places >= self.size] = 0
-            words[rows] = head_bytes.view("<u4")
+            words[rows] = data[np.minimum(places, self.size - 1)].view("<u4")
         return words
 
     def _read(self, offset: int) -> tuple[bytes, int]:
