@@ -108,7 +108,7 @@ def test_leftovers_of_a_killed_process_neither_block_nor_stay(split_images, old_
     out = tmp_path / "m"
     (out / ".old_embeddings").mkdir(parents=True)
     (out / ".checkpoint-00001-00000000.tmp").mkdir()
-    (out / ".metrics.csv.y2.tmp").write_text("half")
+    (out / ".metrics.csv.abcd_fg2.tmp").write_text("half")
     options = {"old": old_model, "resume": True}
     first = train(split_images[1], RECIPE, out, **options)
     finished = ["classifier.safetensors", "metrics.csv", "model.json", "model.safetensors"]
