@@ -222,6 +222,8 @@ def test_the_newest_whole_checkpoint_counts_and_the_others_go(tmp_path):
         save_checkpoint(tmp_path, place, Checkpoint({}, tensors, tensors), classes=1)
         assert [p.name for p in tmp_path.iterdir()] == [f"checkpoint-{place[0]:05}-{place[1]:08}"]
     (tmp_path / ".checkpoint-00001-00000002.tmp").mkdir()
+    for name in ("checkpoint-00000-00000011", "checkpoint-00001-other"):  # killed while removing
+        (tmp_path / name).mkdir()
     assert find_checkpoint(tmp_path).name == "checkpoint-00001-00000000"
 
 

@@ -81,95 +81,76 @@ def remaining_batches(
     yield from copied_ahead(context.pixels.prepared(jobs, context.options.workers), context.device)
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """What is drawn for a batch before a thread loads it: threads would draw in any order."""
+
+    place: tuple[int, int]  # epoch and step
+    whole_batch: NDArray[np.int64]  # (batch,) the rows of all ranks' images
+    own_part: slice  # of this rank
+    changes: Changes  # of its images
+    augment_seed: int | None  # of the user's own function
+    rng_state: dict[str, Any]  # after the draws
+
+
 def _loading_jobs(
     context: RunContext, draws: EpochDraws, first_step: int, old: OldEmbeddings | None
 ) -> Iterator[tuple[NDArray[np.int64], Callable[[Pixels], LoadedBatch]]]:
-    """Draw the changes of each whole batch here, because threads would draw in any order."""
+    """Yield the rows of this rank's part of each batch, and what a thread makes of their pixels."""
     recipe, rng = context.recipe, draws.changes_rng
+    settings = {name: getattr(recipe, name) for name in ("shift", "flip", "crop", "colour")}
     for step in range(first_step, context.steps_per_epoch):
         whole_batch = draws.order[step * recipe.batch_size : (step + 1) * recipe.batch_size]
         own_part = context.ranks.batch_slice(len(whole_batch))
-        changes = drawn_changes(
-            len(whole_batch),
-            rng,
-            shift=recipe.shift,
-            flip=recipe.flip,
-            crop=recipe.crop,
-            colour=recipe.colour,
-        ).part(own_part)
+        changes = drawn_changes(len(whole_batch), rng, **settings).part(own_part)
         augment_seed = None if recipe.augment is None else int(cast(int, rng.integers(2**63)))
-        load = partial(
-            _load,
-            context=context,
-            old=old,
-            place=(draws.epoch, step),
-            whole_batch=whole_batch,
-            change=partial(_changed, context, changes, own_part, augment_seed),
-            flipped=changes.flipped,
-            rng_state=dict(rng.bit_generator.state),
-        )
-        yield whole_batch[own_part], load
+        place, state = (draws.epoch, step), dict(rng.bit_generator.state)
+        drawn = _Drawn(place, whole_batch, own_part, changes, augment_seed, state)
+        yield whole_batch[own_part], partial(_load, context, old, drawn)
 
 
 def _load(
-    pixels: Pixels,
-    *,
-    context: RunContext,
-    old: OldEmbeddings | None,
-    place: tuple[int, int],
-    whole_batch: NDArray[np.int64],
-    change: Callable[[Pixels], Pixels],
-    flipped: NDArray[np.bool_] | None,
-    rng_state: dict[str, Any],
+    context: RunContext, old: OldEmbeddings | None, drawn: _Drawn, pixels: Pixels
 ) -> LoadedBatch:
     """Put together everything that a step needs, in a thread of the loader.
 
-    ``pixels`` are (own images, height, width, channels), as they were read; ``place`` is epoch and
-    step, ``change`` changes this rank's images at random, and ``flipped`` says which it mirrors.
+    ``pixels`` are (own images, height, width, channels), as they were read.
     """
-    rows = whole_batch[context.ranks.batch_slice(len(whole_batch))]
+    rows, flipped = drawn.whole_batch[drawn.own_part], drawn.changes.flipped
     old_vectors = None if old is None else old.read_ahead(rows, flipped)
+    sampled = None
+    if context.samples_classes:
+        sampled = sampled_classes(
+            context.images.labels[drawn.whole_batch],
+            context.own_classes,
+            context.recipe.sample_rate,
+            np.random.default_rng([context.run.seed, *drawn.place, 2, context.ranks.rank]),
+        )
     batch = LoadedBatch(
-        pixels=torch.from_numpy(np.ascontiguousarray(change(pixels))),
+        pixels=torch.from_numpy(np.ascontiguousarray(_changed(context, drawn, pixels))),
         rows=torch.from_numpy(rows),
         labels=torch.from_numpy(context.images.labels[rows]),
         flipped=None if flipped is None else torch.from_numpy(flipped),
         old=None if old_vectors is None else torch.from_numpy(old_vectors),
-        sampled=_sampled(context, place, whole_batch),
-        whole_batch=whole_batch,
-        rng_state=rng_state,
+        sampled=None if sampled is None else torch.from_numpy(sampled),
+        whole_batch=drawn.whole_batch,
+        rng_state=drawn.rng_state,
     )
     return batch.map(lambda tensor: pinned(tensor, context.device))
 
 
-def _changed(
-    context: RunContext, changes: Changes, part: slice, augment_seed: int | None, pixels: Pixels
-) -> Pixels:
-    """Change a rank's part of a batch, first by our changes, then by the user's function."""
-    pixels = changed(pixels, changes)
-    if augment_seed is None or context.recipe.augment is None:
+def _changed(context: RunContext, drawn: _Drawn, pixels: Pixels) -> Pixels:
+    """Change this rank's images at random, by our changes and then by the user's function."""
+    pixels = changed(pixels, drawn.changes)
+    augment, seed = context.recipe.augment, drawn.augment_seed
+    if augment is None or seed is None:
         return pixels
     # One by one, so that an image's numbers do not depend on the number of processes.
     images = [
-        augmented(context.recipe.augment, image[None], np.random.default_rng([augment_seed, place]))
-        for place, image in enumerate(pixels, start=part.start)
+        augmented(augment, image[None], np.random.default_rng([seed, place]))
+        for place, image in enumerate(pixels, start=drawn.own_part.start)
     ]
     return np.concatenate(images)
-
-
-def _sampled(
-    context: RunContext, place: tuple[int, int], whole_batch: NDArray[np.int64]
-) -> Tensor | None:
-    """Draw the classes that a step uses; None if it uses all of them."""
-    if not context.samples_classes:
-        return None
-    sampled = sampled_classes(
-        context.images.labels[whole_batch],
-        context.own_classes,
-        context.recipe.sample_rate,
-        np.random.default_rng([context.run.seed, *place, 2, context.ranks.rank]),
-    )
-    return torch.from_numpy(sampled)
 
 
 # The way to the device.
