@@ -78,29 +78,23 @@ def _either_way(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("_either_way")
-@pytest.mark.parametrize("far", [1e-4, 0.01, 0.2, 1.0])
-def test_sampled_tar_equals_a_naive_resample(monkeypatch, far):
-    monkeypatch.setattr(bootstrap, "_BLOCK", 20)
-    pairs, scores, classes = scored_pairs()
-    draws = np.random.default_rng(1).multinomial(9, np.full(9, 1 / 9), size=25)
-    draws[0] = 1
-    found = sampled_tar(pairs, ClassDraws(draws), far)
-    assert found[0] == pytest.approx(pairs.tars([far])[far])
-    for value, counts in zip(found, draws, strict=True):
-        genuine = np.repeat(pairs.genuine, counts[pairs.genuine_classes])
-        impostor = np.repeat(scores, counts[classes])
-        assert value == pytest.approx(tar_at_far(genuine, impostor, [far])[far])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_either_way")
-@pytest.mark.parametrize("far", [1e-4, 1e-3, 0.03, 0.5, 0.999, 1.0])
-def test_sampled_thresholds_equal_a_naive_resample_to_the_bit(far):
-    pairs, scores, classes = scored_pairs(seed=3)
-    draws = np.random.default_rng(2).multinomial(9, np.full(9, 1 / 9), size=200)
-    found = sampled_thresholds(pairs, ClassDraws(draws), far)
-    for value, counts in zip(found, draws, strict=True):
-        assert value == strict_threshold(np.repeat(scores, counts[classes]), far)
+@pytest.mark.parametrize("block", [20, 1024])
+@pytest.mark.parametrize("far", [1e-4, 1e-3, 0.01, 0.03, 0.2, 0.5, 0.999, 1.0])
+def test_sampled_thresholds_and_tar_equal_a_naive_resample(monkeypatch, far, block):
+    """The thresholds to the bit."""
+    monkeypatch.setattr(bootstrap, "_BLOCK", block)
+    for seed in (3, 8):
+        pairs, scores, classes = scored_pairs(seed)
+        draws = np.random.default_rng(seed).multinomial(9, np.full(9, 1 / 9), size=60)
+        draws[0] = 1
+        tars = sampled_tar(pairs, ClassDraws(draws), far)
+        thresholds = sampled_thresholds(pairs, ClassDraws(draws), far)
+        assert tars[0] == pytest.approx(pairs.tars([far])[far])
+        for tar, threshold, counts in zip(tars, thresholds, draws, strict=True):
+            genuine = np.repeat(pairs.genuine, counts[pairs.genuine_classes])
+            impostor = np.repeat(scores, counts[classes])
+            assert tar == pytest.approx(tar_at_far(genuine, impostor, [far])[far])
+            assert threshold == strict_threshold(impostor, far)
 
 
 @pytest.mark.usefixtures("_either_way")

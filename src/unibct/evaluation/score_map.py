@@ -347,7 +347,7 @@ KINDS: dict[str, Callable[[ScoredPairs, ScoredPairs], ScoreMap]] = {
 # Maps onto the old scale are kept with the new model, one for each old model that it may follow.
 
 FILE = "score_maps.json"
-_REMEDY = "remove it and fit the maps again (unibct evaluate … --save-score-map)"
+_REMEDY = "remove it and fit the maps again (an evaluation with save_score_map)"
 
 
 def save_score_map(folder: str | Path, old_fingerprint: str, score_map: ScoreMap) -> Path:
@@ -363,7 +363,7 @@ def load_score_map(folder: str | Path, old_fingerprint: str) -> ScoreMap:
     if old_fingerprint not in maps:
         raise UserError(
             f"{folder} has no score map for the old model {old_fingerprint}; fit one on classes "
-            "that you do not test on: unibct evaluate … --save-score-map"
+            "that you do not test on: an evaluation with save_score_map"
         )
     try:
         return ScoreMap.from_json(maps[old_fingerprint])
