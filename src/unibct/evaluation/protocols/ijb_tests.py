@@ -68,30 +68,28 @@ def pair_scores(first: Any, second: Any, first_rows: Any, second_rows: Any) -> F
     first = checked_embeddings(first, "first").astype(np.float32, copy=False)
     second = checked_embeddings(second, "second").astype(np.float32, copy=False)
     require_same_dim(first, "first", second, "second")
-    first_rows = _checked_rows(first_rows, len(first), "first_rows")
-    second_rows = _checked_rows(second_rows, len(second), "second_rows")
-    if len(first_rows) != len(second_rows):
-        raise UserError(
-            f"first_rows has {len(first_rows)} entries but second_rows has {len(second_rows)}"
-        )
-    used_seconds, column_of = _used_rows(second_rows, len(second))
+    left: Rows = _checked_rows(first_rows, len(first), "first_rows")
+    right: Rows = _checked_rows(second_rows, len(second), "second_rows")
+    if len(left) != len(right):
+        raise UserError(f"first_rows has {len(left)} entries but second_rows has {len(right)}")
+    used_seconds, column_of = _used_rows(right, len(second))
     columns = second[used_seconds]
     height = max(1, _PRODUCT_ENTRIES // max(1, len(columns)))
     # Where the scores of each row of ``first`` begin in the flattened product of its block.
     row_start = np.empty(len(first), dtype=np.int64)
     product = np.empty((min(height, len(first)), len(columns)), dtype=np.float32)
-    scores = np.empty(len(first_rows), dtype=np.float32)
+    scores = np.empty(len(left), dtype=np.float32)
 
     def look_up(pairs: slice | Ints) -> None:
-        cells = row_start.take(first_rows[pairs]) + column_of.take(second_rows[pairs])
+        cells = row_start.take(left[pairs]) + column_of.take(right[pairs])
         scores[pairs] = product.take(cells)
 
     def gather(pairs: slice | Ints) -> None:
-        rows = first[first_rows[pairs]], second[second_rows[pairs]]
+        rows = first[left[pairs]], second[right[pairs]]
         scores[pairs] = np.einsum("ij,ij->i", *rows)
 
     with ThreadPoolExecutor(usable_cpus()) as threads:
-        for rows, pairs in _blocks(first_rows, len(first), height):
+        for rows, pairs in _blocks(left, len(first), height):
             if len(pairs) * _PRODUCT_GAIN >= len(rows) * len(columns):
                 np.matmul(first[rows], columns.T, out=product[: len(rows)])
                 row_start[rows] = np.arange(len(rows)) * len(columns)
