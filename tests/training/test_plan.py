@@ -378,3 +378,14 @@ def test_a_description_names_the_pixels(four_classes):
     context = small_context(four_classes, RECIPE)
     assert context.description["pixels"] == context.pixels.digest
     assert torch.equal(context.labels, torch.from_numpy(four_classes.labels))
+
+
+def test_a_run_on_fewer_images_is_as_long_in_steps(four_classes):
+    """Some images turn out to be unreadable after the plan was made."""
+    run = plan_run(four_classes, SMALL.updated(steps=12))
+    fewer = run.of(four_classes.select(range(16)))
+    assert (run.recipe.epochs, fewer.recipe.epochs) == (4, 6)
+    assert len(fewer.images) == fewer.description()["images"] == 16
+    assert (fewer.dim, fewer.seed, fewer.given) == (run.dim, run.seed, run.given)
+    with pytest.raises(UserError, match="has one class only"):
+        run.of(four_classes.select(range(6)))

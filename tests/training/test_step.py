@@ -11,6 +11,7 @@ from tests.training.runs import (
     small_context,
     train,
 )
+from unibct.methods.base import Method
 from unibct.models.model_folder import load_model
 from unibct.training import run_folder
 from unibct.training.batches import draw_epoch, remaining_batches
@@ -89,3 +90,21 @@ def test_the_loss_scale_changes_no_bit_of_a_step(four_classes, monkeypatch):
     assert torch.equal(plain.class_weights, scaled.class_weights)
     for one, other in zip(plain.network_parameters(), scaled.network_parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_method_is_told_how_much_of_the_training_is_done(four_classes):
+    class Asking(Method):
+        def classified(self, batch):
+            told.append(batch.progress)
+            return batch.embeddings
+
+    told: list[float] = []
+    context = small_context(four_classes, SMALL.updated(warmup_epochs=0), workers=0)
+    state = initial_state(context)
+    state.use_method(Asking())
+    state.epoch, draws = 1, draw_epoch(context, state)
+    step = TrainingStep(context, state)
+    for batch in remaining_batches(context, draws, 0):
+        step.take(batch, draws.method_rng)
+        state.step += 1
+    assert told == pytest.approx([(1 + place / 6) / 2 for place in (1, 3, 5)])  # of two epochs
