@@ -5,7 +5,6 @@ from tests.embeddings.random_embeddings import random_embeddings
 from unibct.embeddings.forms import (
     FORMS,
     describe_forms,
-    find_form,
     read_embeddings,
     write_embeddings,
 )
@@ -68,10 +67,10 @@ def test_a_file_needs_the_ending_by_which_it_is_recognised(form, tmp_path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_cannot_be_written_is_known_before(form, tmp_path):
-    find_form(form).load().require_writable(tmp_path / PLACES[form])
+    FORMS.find(form).load().require_writable(tmp_path / PLACES[form])
     (tmp_path / PLACES[form]).touch()
     with pytest.raises(UserError, match="exists already"):
-        find_form(form).load().require_writable(tmp_path / PLACES[form])
+        FORMS.find(form).load().require_writable(tmp_path / PLACES[form])
 
 
 def test_unknown_places_and_forms_are_named(tmp_path):
@@ -81,7 +80,7 @@ def test_unknown_places_and_forms_are_named(tmp_path):
     with pytest.raises(UserError, match=r"text\.txt holds no embeddings"):
         read_embeddings(tmp_path / "text.txt")
     with pytest.raises(UserError, match="unknown form 'csv'; choose one of folder, parquet"):
-        find_form("csv")
+        FORMS.find("csv")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -121,11 +121,11 @@ def map_command(
     rows. The mapped rows carry the fingerprint of the map.
     """
     from unibct.embedders.own import open_stored
-    from unibct.embeddings.forms import find_form, write_embeddings
+    from unibct.embeddings.forms import write_embeddings
     from unibct.embeddings.mapping import apply_map
     from unibct.maps.space_map import load_map
 
-    find_form(to).load().require_writable(out)
+    FORMS.find(to).load().require_writable(out)
     mapped = apply_map(
         load_map(map_),
         open_stored(embeddings),

@@ -1,27 +1,25 @@
-"""The forms in which embeddings are kept on disk: a file for each, and their table.
+"""The forms in which embeddings are kept on disk, and their table.
 
 Each form reads and writes vectors with ids, and labels if there are any. What a form's rows must
-be like to be used is checked elsewhere, in ``embeddings/stored.py``.
-
-The table of forms in which embeddings are kept.
-
-To add a form, write a module with the functions ``recognises``, ``read``, ``require_writable``
-and ``write``, and add a line to ``FORMS``. The modules are imported when they are used.
+be like to be used is checked elsewhere, in ``embeddings/stored.py``. To add one, write what
+``FormCode`` asks for, as a class or a module, and add an entry to ``FORMS``, or an entry point of
+the group ``unibct.forms``.
 """
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Protocol, cast
 
 from unibct.errors import UserError
+from unibct.registry import Registry
 
 if TYPE_CHECKING:
     from unibct.embeddings.store import Embeddings
 
 
-class FormModule(Protocol):
-    """What the module of a form contains."""
+class FormCode(Protocol):
+    """What reads and writes a form."""
 
     def recognises(self, path: Path) -> bool:
         """Return whether a path looks like embeddings in this form."""
@@ -45,21 +43,15 @@ class FormModule(Protocol):
 
 @dataclass(frozen=True)
 class Form:
-    """A form of embeddings on disk.
+    """A form of embeddings on disk. Its code is imported when it is used."""
 
-    Attributes:
-        module: the name of its module in this package.
-        short: what it is called in a list of forms.
-        description: what it looks like, for help and messages.
-    """
+    code: str  # ``module`` or ``module:class``
+    short: str  # what it is called in a list of forms
+    description: str  # what it looks like, for help and messages
 
-    module: str
-    short: str
-    description: str
-
-    def load(self) -> FormModule:
-        """Import the module of this form."""
-        return cast(FormModule, import_module(f"unibct.embeddings.forms.{self.module}"))
+    def load(self) -> FormCode:
+        """Import the code of this form."""
+        return cast(FormCode, resolve_name(self.code))
 
 
 STORED = "embeddings"  # the kind of data, and of embedder
@@ -67,31 +59,37 @@ PREFIX = f"{STORED}:"  # before a path, where it could be images or a model
 FOLDER_FORM = "folder"
 
 # A path is read by the first form that recognises it.
-FORMS: dict[str, Form] = {
-    FOLDER_FORM: Form(
-        "embeddings_folder", "a folder", "a folder of memory-mapped shards with checksums"
-    ),
-    "parquet": Form(
-        "parquet", ".parquet", "NAME.parquet with the columns id, vector and perhaps label"
-    ),
-    "npy": Form("npy", ".npy", "NAME.npy with NAME.ids.txt beside it, and perhaps NAME.labels.txt"),
-    "safetensors": Form(
-        "safetensors_file", ".safetensors", "NAME.safetensors with vectors and ids"
-    ),
-}
+FORMS: Registry[Form] = Registry(
+    "form",
+    {
+        FOLDER_FORM: Form(
+            "unibct.embeddings.forms.files:Folder",
+            "a folder",
+            "a folder of memory-mapped shards with checksums",
+        ),
+        "parquet": Form(
+            "unibct.embeddings.forms.parquet",
+            ".parquet",
+            "NAME.parquet with the columns id, vector and perhaps label",
+        ),
+        "npy": Form(
+            "unibct.embeddings.forms.files:Npy",
+            ".npy",
+            "NAME.npy with NAME.ids.txt beside it, and perhaps NAME.labels.txt",
+        ),
+        "safetensors": Form(
+            "unibct.embeddings.forms.files:Safetensors",
+            ".safetensors",
+            "NAME.safetensors with vectors and ids",
+        ),
+    },
+)
 
 
 def describe_forms() -> str:
     """Return the forms in a few words, for help texts."""
     *others, last = (form.short for form in FORMS.values())
     return f"{', '.join(others)} or {last}"
-
-
-def find_form(name: str) -> Form:
-    """Return the form called ``name``, or raise an error that lists the names."""
-    if name not in FORMS:
-        raise UserError(f"unknown form {name!r}; choose one of {', '.join(FORMS)}")
-    return FORMS[name]
 
 
 def recognised_form(path: Path) -> Form | None:
@@ -118,4 +116,4 @@ def write_embeddings(embeddings: "Embeddings", path: str | Path, form: str = FOL
         path: a new folder or file.
         form: a name from ``FORMS``.
     """
-    find_form(form).load().write(embeddings, Path(path))
+    FORMS.find(form).load().write(embeddings, Path(path))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.embeddings.forms.lines import classes_of, names_of
+from unibct.embeddings.forms.files import classes_of, names_of
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, require_absent

@@ -13,7 +13,7 @@ from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, choice_on
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders import EMBEDDERS, Opener, open_embedder, parse_reference
 from unibct.embeddings.extraction import embed, embed_with_models
-from unibct.embeddings.forms import FOLDER_FORM, find_form
+from unibct.embeddings.forms import FOLDER_FORM, FORMS
 from unibct.embeddings.store import Embeddings
 from unibct.embeddings.stored import open_data, require_stored
 from unibct.errors import UserError
@@ -358,7 +358,7 @@ def embed_image_set(
     A form other than the folder is written from a hidden folder beside it, which a killed run
     leaves for the next one.
     """
-    writer, ranks = find_form(form), current_ranks()
+    writer, ranks = FORMS.find(form), current_ranks()
     if form != FOLDER_FORM:
         writer.load().require_writable(out)
         if dtype != "float32":
