@@ -264,6 +264,9 @@ def test_a_model_s_score_scale_is_used_for_its_own_old_model(photo_folder, tmp_p
     assert not any("old clients" in text for text in notes.texts)
     row, scores = found.at_old_threshold[0], found.tests["new→old"].genuine.astype(np.float64)
     assert found.score_scale == 1.25
+    images = open_images(photo_folder)
+    with_objects = evaluate(images, old=old, new=new, backfill_curve=False)
+    assert with_objects.as_json() == found.as_json(), "a set and models, as well as their names"
     assert row.scaled.tar == np.mean(1.25 * scores > row.threshold)
     assert evaluated("other").score_scale is None
     assert f"gallery of model {old.fingerprint}, not that of" in notes.texts[-1]
