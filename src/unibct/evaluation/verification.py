@@ -113,8 +113,8 @@ def strict_thresholds(impostor: Floats | Impostors, fars: Iterable[float]) -> di
     """Return far -> the score above which at most floor(far · n) of the n impostor scores are."""
     allowed = {far: int(far * len(impostor) + 1e-9) for far in fars}
     ranks = np.array([rank for rank in allowed.values() if rank < len(impostor)], dtype=np.int64)
-    found = as_impostors(impostor).at_ranks(ranks).tolist()
-    scores = dict(zip(ranks.tolist(), found, strict=True))
+    at_ranks = as_impostors(impostor).at_ranks(ranks)
+    scores = dict(zip(ranks.tolist(), at_ranks.tolist(), strict=True))
     return {far: scores.get(rank, -np.inf) for far, rank in allowed.items()}
 
 
