@@ -199,10 +199,10 @@ class _ReadOnce:
 
     def __call__(self, image_id: str) -> Pixels:
         """Return the pixels of an image, those of a new row in the form that the model takes."""
-        found = self._pixels.get(image_id)
-        if isinstance(found, UnreadableImageError):
-            raise found
-        return self._images.read(image_id) if found is None else found
+        pixels = self._pixels.get(image_id)
+        if isinstance(pixels, UnreadableImageError):
+            raise pixels
+        return self._images.read(image_id) if pixels is None else pixels
 
     def digest(self, image_id: str) -> str | UnreadableImageError:
         """Read the file, and keep the pixels of a new row; return what tells it from any other."""
@@ -235,11 +235,11 @@ def read_once(
     assert source.images is not None
     reader, digests = _ReadOnce(source.images, model, known), dict[str, str]()
     with ThreadPoolExecutor(reading_threads()) as pool:
-        for image_id, found in zip(source.ids, pool.map(reader.digest, source.ids), strict=True):
-            if isinstance(found, str):
-                digests[image_id] = found
+        for image_id, digest in zip(source.ids, pool.map(reader.digest, source.ids), strict=True):
+            if isinstance(digest, str):
+                digests[image_id] = digest
             elif not source.skip_bad:
-                raise _unreadable(source.images, image_id, found) from found
+                raise _unreadable(source.images, image_id, digest) from digest
     return replace(source.images, read=reader, encoded=None), digests
 
 

@@ -95,13 +95,10 @@ class MemoryIndex:
         *,
         approximate: bool,
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Return the numbers of the nearest rows of each query, and their similarities.
+        """Return the numbers of the ``k`` nearest rows of each query, and their similarities.
 
-        Args:
-            queries: (queries, dim) of length 1.
-            k: how many rows per query.
-            allowed: the numbers of the rows to search; None for all.
-            approximate: use the graph, if there is one and all rows are allowed.
+        The queries are (queries, dim) of length 1. ``allowed`` are the numbers of the rows to
+        search; None for all. The graph is used if there is one and all rows are allowed.
         """
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if self._gone.sum() > _SLACK:
@@ -113,7 +110,7 @@ class MemoryIndex:
             nearest_places = self._through_graph(queries, k)
         else:
             nearest_places = self._nearest(queries, None, k)
-        return self._scored(queries, nearest_places, k)
+        return _scored(queries, self._vectors, self._numbers, nearest_places, k)
 
     @property
     def has_graph(self) -> bool:
@@ -231,23 +228,28 @@ class MemoryIndex:
             result[i] = row
         return result
 
-    def _scored(
-        self, queries: NDArray[np.float32], nearest_places: list[NDArray[np.int64]], k: int
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        """Return numbers and similarities; a similarity depends on nothing but its two vectors."""
-        cuts = np.cumsum([0, *map(len, nearest_places)]).tolist()
-        places = np.concatenate(nearest_places) if nearest_places else np.empty(0, dtype=np.int64)
-        rows = np.repeat(np.arange(len(nearest_places)), [len(row) for row in nearest_places])
-        similarities = np.einsum(
-            "ij,ij->i", queries[rows], self._vectors[places], dtype=np.float64
-        ).astype(np.float32)
-        numbers: list[list[int]] = []
-        values: list[list[float]] = []
-        for start, end in pairwise(cuts):
-            best = np.argsort(-similarities[start:end], kind="stable")[:k] + start
-            numbers.append(self._numbers[places[best]].tolist())
-            values.append(similarities[best].tolist())
-        return numbers, values
+
+def _scored(
+    queries: NDArray[np.float32],
+    vectors: NDArray[np.float32],
+    numbers: NDArray[np.int64],
+    nearest_places: list[NDArray[np.int64]],
+    k: int,
+) -> tuple[list[list[int]], list[list[float]]]:
+    """Return numbers and similarities; a similarity depends on nothing but its two vectors."""
+    cuts = np.cumsum([0, *map(len, nearest_places)]).tolist()
+    places = np.concatenate(nearest_places) if nearest_places else np.empty(0, dtype=np.int64)
+    rows = np.repeat(np.arange(len(nearest_places)), [len(row) for row in nearest_places])
+    similarities = np.einsum("ij,ij->i", queries[rows], vectors[places], dtype=np.float64).astype(
+        np.float32
+    )
+    best_numbers: list[list[int]] = []
+    values: list[list[float]] = []
+    for start, end in pairwise(cuts):
+        best = np.argsort(-similarities[start:end], kind="stable")[:k] + start
+        best_numbers.append(numbers[places[best]].tolist())
+        values.append(similarities[best].tolist())
+    return best_numbers, values
 
 
 def saved_graph(graph_file: Path) -> tuple[NDArray[np.int64], int] | None:
