@@ -92,11 +92,11 @@ def embed(
         ranks: the processes that divide the shards.
     """
     if not isinstance(images, ImageSet):
-        found = _embed_arrays(model, images)
+        embeddings = _embed_arrays(model, images)
         if out is None:
-            return found
-        rows = shard_rows or default_shard_rows(len(found))
-        save_embeddings(found, out, dtype=dtype, shard_rows=rows)
+            return embeddings
+        rows = shard_rows or default_shard_rows(len(embeddings))
+        save_embeddings(embeddings, out, dtype=dtype, shard_rows=rows)
         return open_embeddings(out)
     if out is None:
         return embed_with_models([model], images)[0]
@@ -121,18 +121,18 @@ def embed_with_models(models: Sequence[Embedder], images: ImageSet) -> list[Embe
     An image is decoded once for all models that take it in the same form. If the set leaves
     unreadable images out, those that one model lacks may be there for another.
     """
-    found: dict[int, Embeddings] = {}
+    by_place: dict[int, Embeddings] = {}
     by_frame: dict[Frame, dict[int, ImageEmbedder]] = {}
     for place, model in enumerate(models):
         if isinstance(model, StoredEmbeddings):
-            found[place] = model.of(_stored_images(model, images))
+            by_place[place] = model.of(_stored_images(model, images))
         else:
             model = cast(ImageEmbedder, model)
             by_frame.setdefault(model.input.frame, {})[place] = model
     for frame, alike in by_frame.items():
         pixels = read_pixels(images, frame)
-        found |= zip(alike, _embed_pixels(list(alike.values()), pixels), strict=True)
-    return [found[place] for place in range(len(models))]
+        by_place |= zip(alike, _embed_pixels(list(alike.values()), pixels), strict=True)
+    return [by_place[place] for place in range(len(models))]
 
 
 def embed_pixel_batches(
@@ -201,9 +201,10 @@ def _embed_pixels(
 ) -> list[Embeddings]:
     images, weight = pixels.images, len(models) * EMBEDDING_WEIGHT
     with progress.task(label, len(images), weight=weight) as advance:
-        found = _vectors(models, pixels, range(len(images)), flip=flip, advance=advance)
+        all_vectors = _vectors(models, pixels, range(len(images)), flip=flip, advance=advance)
     return [
-        _in_memory(model, images, vectors) for model, vectors in zip(models, found, strict=True)
+        _in_memory(model, images, vectors)
+        for model, vectors in zip(models, all_vectors, strict=True)
     ]
 
 
@@ -216,17 +217,17 @@ def _vectors(
         advance(len(rows))
         return [models[0].vectors_of(pixels.images.ids[rows.start : rows.stop])]
     embedders = [cast(ImageEmbedder, model) for model in models]
-    found = [np.empty((len(rows), model.dim), dtype=np.float32) for model in embedders]
+    all_vectors = [np.empty((len(rows), model.dim), dtype=np.float32) for model in embedders]
     done = 0
     for batch in pixels.batches(np.arange(rows.start, rows.stop), NETWORK_BATCH):
         part = slice(done, done + len(batch))
         ids = pixels.images.ids[rows.start : rows.stop][part]
         view = mirrored(batch) if flip else batch
-        for model, vectors in zip(embedders, found, strict=True):
+        for model, vectors in zip(embedders, all_vectors, strict=True):
             vectors[part] = finite_embeddings(model, view, ids)
         done += len(batch)
         advance(len(batch))
-    return found
+    return all_vectors
 
 
 def _in_memory(model: Embedder, images: ImageSet, vectors: NDArray[np.float32]) -> Embeddings:
@@ -450,15 +451,15 @@ class StoreRun:
 
     def _embed_own_shards(self) -> None:
         """Write this rank's shards that are not done yet, each followed by its note."""
-        own = list(enumerate(self.plan.shard_ranges))[self.ranks.rank :: self.ranks.world]
+        own_shards = list(enumerate(self.plan.shard_ranges))[self.ranks.rank :: self.ranks.world]
         ids = self.images.ids
         stamps = {
             number: source_stamp(self.images, ids[rows.start : rows.stop])
-            for number, rows in own
+            for number, rows in own_shards
             if self.pixels is None
         }
-        remaining = [(n, rows) for n, rows in own if not self.is_done(n, stamps.get(n))]
-        total = sum(len(rows) for _, rows in own)
+        remaining = [(n, rows) for n, rows in own_shards if not self.is_done(n, stamps.get(n))]
+        total = sum(len(rows) for _, rows in own_shards)
         done = total - sum(len(rows) for _, rows in remaining)
         task = progress.task(self.label, total, done=done, weight=EMBEDDING_WEIGHT)
         with task as advance:
@@ -468,7 +469,10 @@ class StoreRun:
     def _embed_shard(self, number: int, rows: range, stamp: str | None, advance: Advance) -> None:
         good_rows, digests, problems = list(rows), b"", dict[int, str]()
         if self.pixels is None:
-            vectors, good_rows, digests, problems = self._checked_vectors(rows, advance)
+            model = cast(ImageEmbedder, self.model)
+            vectors, good_rows, digests, problems = _checked_vectors(
+                model, self.images, rows, advance
+            )
         else:
             flip = self.plan.flip
             vectors = _vectors([self.model], self.pixels, rows, flip=flip, advance=advance)[0]
@@ -483,30 +487,6 @@ class StoreRun:
         )
         note = Note(self.plan.key, shard, stamp, digests, tuple(problems.items()))
         note.write(self.note_path(number))
-
-    def _checked_vectors(
-        self, rows: range, advance: Advance
-    ) -> tuple[NDArray[np.float32], list[int], bytes, dict[int, str]]:
-        """Return vectors, rows and pixel digests of readable images, and what is wrong with others.
-
-        The shapes are (readable, dim), (readable,) and (readable, 16 bytes).
-        """
-        model = cast(ImageEmbedder, self.model)
-        vectors = np.empty((len(rows), model.dim), dtype=np.float32)
-        digests = b""
-        good_rows: list[int] = []
-        problems: dict[int, str] = {}
-        for batch in checked_batches(self.images, rows, model.input.frame, NETWORK_BATCH):
-            batch_rows: list[int] = batch.rows.tolist()
-            part = slice(len(good_rows), len(good_rows) + len(batch_rows))
-            if batch_rows:
-                ids = [self.images.ids[row] for row in batch_rows]
-                vectors[part] = finite_embeddings(model, batch.pixels, ids)
-            digests += batch.pixel_digests.tobytes()
-            good_rows += batch_rows
-            problems |= batch.problems
-            advance(len(batch.rows) + len(batch.problems))
-        return vectors[: len(good_rows)], good_rows, digests, problems
 
     def _complete(self, stamp: str | None) -> None:
         """Put the notes of all shards together, and write the store's description."""
@@ -566,6 +546,30 @@ class StoreRun:
                 files[path.name] = file_digest(path)
             final.append(Shard(first, shard.rows, files))
         return final
+
+
+def _checked_vectors(
+    model: ImageEmbedder, images: ImageSet, rows: range, advance: Advance
+) -> tuple[NDArray[np.float32], list[int], bytes, dict[int, str]]:
+    """Return vectors, rows and pixel digests of readable images, and what is wrong with others.
+
+    The shapes are (readable, dim), (readable,) and (readable, 16 bytes).
+    """
+    vectors = np.empty((len(rows), model.dim), dtype=np.float32)
+    digests = b""
+    good_rows: list[int] = []
+    problems: dict[int, str] = {}
+    for batch in checked_batches(images, rows, model.input.frame, NETWORK_BATCH):
+        batch_rows: list[int] = batch.rows.tolist()
+        part = slice(len(good_rows), len(good_rows) + len(batch_rows))
+        if batch_rows:
+            ids = [images.ids[row] for row in batch_rows]
+            vectors[part] = finite_embeddings(model, batch.pixels, ids)
+        digests += batch.pixel_digests.tobytes()
+        good_rows += batch_rows
+        problems |= batch.problems
+        advance(len(batch.rows) + len(batch.problems))
+    return vectors[: len(good_rows)], good_rows, digests, problems
 
 
 def has_begun(folder: Path) -> bool:

@@ -80,10 +80,10 @@ class MemoryIndex:
             vectors[count:end], numbers[count:end] = new, part_numbers[stays]
             changed[count:end] = np.array([row[3] for row in part], dtype=np.int64)[stays]
             count = end
-        self._vectors = self._appended("vectors", self._vectors, vectors[:count])
-        self._numbers = self._appended("numbers", self._numbers, numbers[:count])
-        self._changed = self._appended("changed", self._changed, changed[:count])
-        self._gone = self._appended("gone", self._gone, np.zeros(count, dtype=bool))
+        self._vectors = _appended(self._room, "vectors", self._vectors, vectors[:count])
+        self._numbers = _appended(self._room, "numbers", self._numbers, numbers[:count])
+        self._changed = _appended(self._room, "changed", self._changed, changed[:count])
+        self._gone = _appended(self._room, "gone", self._gone, np.zeros(count, dtype=bool))
         self._put_in_order(start)
         self.change = changes.clock
 
@@ -171,21 +171,6 @@ class MemoryIndex:
             order = np.argsort(self._numbers, kind="stable")
             self._take(order)
 
-    def _appended(self, name: str, rows: NDArray[Any], added: NDArray[Any]) -> NDArray[Any]:
-        """Return rows with others after them; the room grows by half, so copies are rare."""
-        if not len(added):
-            return rows
-        if not len(rows):
-            self._room[name] = added
-            return added
-        end, room = len(rows) + len(added), self._room.get(name, rows)
-        if end > len(room):
-            room = np.empty((max(end, len(room) * 3 // 2), *rows.shape[1:]), dtype=rows.dtype)
-            room[: len(rows)] = rows
-            self._room[name] = room
-        room[len(rows) : end] = added
-        return room[:end]
-
     def _clear_away(self) -> None:
         if self._gone.any():
             self._take(np.flatnonzero(~self._gone))
@@ -250,6 +235,24 @@ def _scored(
         best_numbers.append(numbers[places[best]].tolist())
         values.append(similarities[best].tolist())
     return best_numbers, values
+
+
+def _appended(
+    all_room: dict[str, NDArray[Any]], name: str, rows: NDArray[Any], added: NDArray[Any]
+) -> NDArray[Any]:
+    """Return rows with others after them; their room grows by half, so copies are rare."""
+    if not len(added):
+        return rows
+    if not len(rows):
+        all_room[name] = added
+        return added
+    end, room = len(rows) + len(added), all_room.get(name, rows)
+    if end > len(room):
+        room = np.empty((max(end, len(room) * 3 // 2), *rows.shape[1:]), dtype=rows.dtype)
+        room[: len(rows)] = rows
+        all_room[name] = room
+    room[len(rows) : end] = added
+    return room[:end]
 
 
 def saved_graph(graph_file: Path) -> tuple[NDArray[np.int64], int] | None:
