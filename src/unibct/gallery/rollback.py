@@ -346,7 +346,10 @@ def _make_rows(folder: GalleryFolder, kind: str, step: Step, given: _GivenAgain)
     """Write rows by the earlier model, hidden: they carry the mark of the rollback."""
     assert given.source is not None
     for part in given.source.batches(_BATCH):
-        embedder = None if part.images is None else folder.model(kind)
+        embedder = None
+        if part.images is not None:
+            embedder = folder.model(kind)
+            part = replace(part, images=read_once(part, embedder)[0])
         rows = _newest(folder, part.ids)
         metadata = [
             with_digest(rows[row_id].metadata, given.digests[row_id]) for row_id in part.ids

@@ -83,7 +83,7 @@ class Source:
             return np.asarray(self.embeddings.vectors, dtype=np.float32)
         assert self.images is not None
         assert model is not None
-        embedded = embed(model, _unrecorded(self.images, skip_bad=False))
+        embedded = embed(model, replace(self.images, skip_bad=False))
         return np.asarray(embedded.vectors, dtype=np.float32)
 
     def readable(self) -> "Source":
@@ -99,7 +99,7 @@ class Source:
     def readable_vectors(self, model: Embedder) -> tuple["Source", NDArray[np.float32]]:
         """Return the ``readable`` rows and (rows, dim)."""
         assert self.images is not None
-        images = _unrecorded(self.images, skip_bad=True)
+        images = replace(self.images, skip_bad=True)
         try:
             embedded = embed(model, images)
         except NoReadableImageError:
@@ -214,11 +214,6 @@ def with_fingerprint(source: Source, fingerprint: str) -> Source:
             f"{fingerprint}, as you say: scores mean nothing if that is another model"
         )
     return replace(source, embeddings=source.embeddings.changed(fingerprint=fingerprint))
-
-
-def _unrecorded(images: ImageSet, *, skip_bad: bool) -> ImageSet:
-    """Return images whose check leaves no record: a batch of rows will not be asked for again."""
-    return replace(images, encoded=None, skip_bad=skip_bad)
 
 
 def _is_readable(images: ImageSet, image_id: str) -> bool:
