@@ -45,7 +45,8 @@ def method_on_meta(name, context, vectors, *, on_disk):
     labels = torch.from_numpy(context.pixels.images.labels)
     plain = torch.from_numpy(np.array(vectors))
     old = OldEmbeddings(plain, labels, names, names, torch.randn(len(names), 128), plain)
-    settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
+    numbers = {name: getattr(recipe, name) for name in ("scale", "margin", "tau", "lam", "drop")}
+    settings = Settings(**numbers)
     method = find_method(name).make(old, settings)
     method.refresh(plain if method.needs_new_embeddings else None)
     for key, value in vars(method).items():
@@ -120,7 +121,9 @@ def test_a_step_on_a_gpu_never_waits(name, eighty_images):
     old = OldEmbeddings(
         vectors, context.labels, names, names, torch.randn(len(names), 128), vectors
     )
-    method = find_method(name).make(old, Settings(64.0, 0.5, 0.05, 0.9, 0.1))
+    method = find_method(name).make(
+        old, Settings(scale=64.0, margin=0.5, tau=0.05, lam=0.9, drop=0.1)
+    )
     method.refresh(vectors if method.needs_new_embeddings else None)
     state.use_method(method)
     state.network.train()

@@ -114,7 +114,7 @@ class OldEmbeddings:
         return torch.as_tensor(prototypes, device=self.labels.device)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The recipe's numbers that methods use."""
 

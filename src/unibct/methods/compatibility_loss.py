@@ -57,7 +57,7 @@ class CompatibilityLoss(nn.Module):
         self._shape = (int(classes.max()) + 1, old.shape[1])
         names = tuple(str(number) for number in range(self._shape[0]))
         knowledge = OldEmbeddings(old, classes, names, names, None)
-        settings = Settings(scale, margin, tau, lam, drop)
+        settings = Settings(scale=scale, margin=margin, tau=tau, lam=lam, drop=drop)
         with _without_autocast(old.device.type):
             self.method: Method = entry.make(knowledge, settings)
         if self.method.replaces_embeddings:

@@ -55,8 +55,14 @@ def make_method(context: RunContext, old: Embedder) -> Method:
         flipped=flipped,
         ranks=context.ranks,
     )
-    numbers = (recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
-    settings = Settings(*numbers, warm_start=bool(recipe.warm_start))
+    settings = Settings(
+        scale=recipe.scale,
+        margin=recipe.margin,
+        tau=recipe.tau,
+        lam=recipe.lam,
+        drop=recipe.drop,
+        warm_start=bool(recipe.warm_start),
+    )
     with progress.silenced():
         return entry.make(knowledge, settings)
 

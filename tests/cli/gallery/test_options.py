@@ -1,7 +1,10 @@
 import json
 
+import pytest
+
 from tests.conftest import run_command
-from unibct.cli.gallery.options import say
+from unibct import progress
+from unibct.cli.gallery.options import opened_gallery, say
 from unibct.gallery.engines import ENGINES
 
 
@@ -18,3 +21,18 @@ def test_results_are_for_machines_or_for_people(capsys):
     assert json.loads(capsys.readouterr().out) == {"rows": 3, "name": "grün"}
     say(False, {}, "three rows")
     assert capsys.readouterr().out == "three rows\n"
+
+
+def test_no_progress_bar_stays_if_a_gallery_cannot_be_closed(monkeypatch, tmp_path):
+    class Stuck:
+        def __init__(self, path, *, device):
+            pass
+
+        def close(self):
+            raise OSError("no space left")
+
+    monkeypatch.setattr("unibct.gallery.gallery.Gallery", Stuck)
+    with pytest.raises(OSError, match="no space left"), opened_gallery(tmp_path, "cpu"):
+        progress.note("seen on standard error")
+        receiver = progress._RECEIVER.get()
+    assert receiver is not progress._RECEIVER.get()

@@ -1,7 +1,8 @@
 """What the commands of a gallery share: their group, options, and how a gallery is opened."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,29 +71,14 @@ CertificateOption = Annotated[
 ]
 
 
-class OpenedGallery:
-    """A gallery for the duration of a block, with progress on standard error."""
+@contextmanager
+def opened_gallery(path: Path, device: str) -> "Generator[Gallery]":
+    """Open a gallery for the duration of a block, with progress on standard error."""
+    from unibct.gallery.gallery import Gallery
+    from unibct.progress import terminal_progress
 
-    def __init__(self, path: Path, device: str) -> None:
-        self._path = path
-        self._device = device
-
-    def __enter__(self) -> "Gallery":
-        from unibct.gallery.gallery import Gallery
-        from unibct.progress import terminal_progress
-
-        self._progress: Any = terminal_progress()
-        try:
-            self._progress.__enter__()
-            self._gallery = Gallery(self._path, device=self._device)
-        except BaseException as error:
-            self._progress.__exit__(type(error), error, error.__traceback__)
-            raise
-        return self._gallery
-
-    def __exit__(self, *error: Any) -> None:
-        self._gallery.close()
-        self._progress.__exit__(*error)
+    with terminal_progress(), closing(Gallery(path, device=device)) as gallery:
+        yield gallery
 
 
 def say(as_json: bool, value: dict[str, Any], text: str) -> None:

@@ -12,9 +12,9 @@ from unibct.cli.gallery.options import (
     CertificateOption,
     EngineOption,
     GalleryArgument,
-    OpenedGallery,
     RowsArgument,
     gallery_app,
+    opened_gallery,
     say,
 )
 from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, SkipOption, examples
@@ -128,7 +128,7 @@ def add_command(
     """
     from unibct.gallery.sources import open_source
 
-    with OpenedGallery(path, device) as gallery:
+    with opened_gallery(path, device) as gallery:
         made_by_model = _fingerprint(gallery, made_by)
         source = open_source(data, list_file=images, metadata=metadata, skip_bad=skip_bad_images)
         result = gallery.add(source, made_by=made_by_model)
@@ -166,7 +166,7 @@ def remove_command(
         wanted += read_id_list(list_file)
     if not wanted:
         raise UserError("name the rows to remove: ids, or a file with --ids")
-    with OpenedGallery(path, "cpu") as gallery:
+    with opened_gallery(path, "cpu") as gallery:
         removed = gallery.remove(wanted)
     say(as_json, {"removed": removed}, f"{path}: {removed:,} rows removed for good")
 
@@ -177,7 +177,7 @@ def index_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
 
     A backfill measures it too, and builds it again when it has lost more than 0.02 of recall.
     """
-    with OpenedGallery(path, "cpu") as gallery:
+    with opened_gallery(path, "cpu") as gallery:
         result = gallery.index()
         names = {kind: row_kind.name for kind, row_kind in gallery.folder.state.kinds.items()}
     lines = [
@@ -204,7 +204,7 @@ def copy_command(
     as_json: JsonOption = False,
 ) -> None:
     """Copy a gallery with its history to another engine, or another place."""
-    with OpenedGallery(path, "cpu") as gallery:
+    with opened_gallery(path, "cpu") as gallery:
         rows = gallery.copy(target, engine=engine, at=at)
     say(as_json, {"rows": rows}, f"{target}: {rows:,} rows copied, engine {engine}")
 
@@ -223,7 +223,7 @@ def delete_command(
     """
     from unibct.errors import UserError
 
-    with OpenedGallery(path, "cpu") as gallery:
+    with opened_gallery(path, "cpu") as gallery:
         state = gallery.folder.state
         place = f"{path} ({state.engine}{f' at {state.address}' if state.address else ''})"
         if not yes:

@@ -8,9 +8,9 @@ import typer
 
 from unibct.cli.gallery.options import (
     GalleryArgument,
-    OpenedGallery,
     RowsArgument,
     gallery_app,
+    opened_gallery,
 )
 from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, SkipOption, examples
 from unibct.gallery.search_request import NEW_QUERY, describe_encoders
@@ -107,7 +107,7 @@ def search_command(
     request = SearchRequest(
         k, parse_where(where or []), approximate, threshold, far, old_scores, encoders, alpha
     )
-    with OpenedGallery(path, device) as gallery:
+    with opened_gallery(path, device) as gallery:
         queries = open_source(data, list_file=images, skip_bad=skip_bad_images)
         rows = None if lazy is None else open_source(lazy, skip_bad=skip_bad_images)
         answers = gallery.search(queries, request, row_images=rows, remember=remember)

@@ -7,9 +7,9 @@ import typer
 
 from unibct.cli.gallery.options import (
     GalleryArgument,
-    OpenedGallery,
     doubt_text,
     gallery_app,
+    opened_gallery,
     say,
 )
 from unibct.cli.options import JsonOption, examples
@@ -30,7 +30,7 @@ _ROW_TYPES = {
 @gallery_app.command("status", epilog=examples("unibct gallery status G --json"))
 def status_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
     """Show rows, models, who searches, the steps that were taken, and what has been saved."""
-    with OpenedGallery(path, "cpu") as gallery:
+    with opened_gallery(path, "cpu") as gallery:
         status = gallery.status()
     say(as_json, status.as_json(), _status(path, status))
 
@@ -42,7 +42,7 @@ def verify_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
     Rows, models and certificates are compared with their digests. Exits with code 1 if something
     differs or cannot be read.
     """
-    with OpenedGallery(path, "cpu") as gallery:
+    with opened_gallery(path, "cpu") as gallery:
         problems = gallery.verify()
         if problems:
             say(as_json, {"problems": problems}, "\n".join(problems))

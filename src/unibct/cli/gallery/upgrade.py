@@ -10,10 +10,10 @@ from unibct.cli.gallery.options import (
     CertificateOption,
     GalleryArgument,
     LaterRows,
-    OpenedGallery,
     OptionalRows,
     doubt_text,
     gallery_app,
+    opened_gallery,
     say,
 )
 from unibct.cli.options import DeviceOption, JsonOption, SkipOption, examples
@@ -72,7 +72,7 @@ def upgrade_command(
     """
     from unibct.gallery.known_queries import WHY_UNTESTED
 
-    with OpenedGallery(path, device) as gallery:
+    with opened_gallery(path, device) as gallery:
         result = gallery.upgrade(model, certificate or [], force=force, dry_run=dry_run)
     verb = "would search" if result.dry_run else "searches"
     lines = [
@@ -144,7 +144,7 @@ def backfill_command(
 
     given = [data, ids, map_folder]
     _require_one_action({"--pause": pause, "--abort": abort, "--finish": finish}, given)
-    with OpenedGallery(path, device) as gallery:
+    with opened_gallery(path, device) as gallery:
         if pause:
             gallery.pause()
             say(as_json, {"paused": True}, f"{path}: the backfill stops after its batch")
@@ -193,7 +193,7 @@ def rollback_command(
     """
     from unibct.gallery.sources import open_source
 
-    with OpenedGallery(path, device) as gallery:
+    with opened_gallery(path, device) as gallery:
         rows = None if data is None else open_source(data, skip_bad=skip_bad_images)
         result = gallery.rollback(to, rows)
         name = gallery.folder.state.searching.name
