@@ -184,7 +184,7 @@ RUNS = {
     "mixbct": GENTLE,
     "nccl": GENTLE,
     "advbct": GENTLE,
-    "advbct-released": GENTLE,
+    "advbct@released=true": GENTLE,
     "lce": GENTLE,
     "ndpp": GENTLE,
     "regress": [],
