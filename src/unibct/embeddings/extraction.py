@@ -395,8 +395,7 @@ class StoreRun:
     def rest_in_memory(self, why: str) -> Embeddings:
         """Take the shards that are finished, and embed the other images in memory.
 
-        Args:
-            why: the reason why the store cannot be completed, for a note.
+        A note says ``why`` the store cannot be completed.
         """
         assert self.pixels is not None
         plan, ranges = self.plan, self.plan.shard_ranges

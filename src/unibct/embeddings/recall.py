@@ -87,17 +87,11 @@ _NEEDED_GAIN = 0.1  # of the way from raw pixels to a recall of 1
 
 @dataclass(frozen=True)
 class ModelRecall:
-    """Recall@1 of a model, beside that of raw pixels on the same images.
+    """Recall@1 of a model, beside that of raw pixels on the same images."""
 
-    Attributes:
-        recall_at_1: of the model's embeddings.
-        pixel_recall_at_1: of the pixels, see ``pixel_vectors``.
-        pixels: what stands for them in texts; finished vectors may be trained on instead.
-    """
-
-    recall_at_1: float
-    pixel_recall_at_1: float
-    pixels: str = "raw pixels"
+    recall_at_1: float  # of the model's embeddings
+    pixel_recall_at_1: float  # of the pixels, see ``pixel_vectors``
+    pixels: str = "raw pixels"  # in texts; finished vectors may be trained on instead
 
     @property
     def too_weak(self) -> bool:
@@ -144,11 +138,8 @@ def model_recall(
 ) -> ModelRecall | None:
     """Measure a model on a sample of images; None if no class has two images.
 
-    Args:
-        vectors: (images, dim) the model's embeddings.
-        labels: (images,) integers.
-        read: returns the pixels of some rows.
-        seed: chooses the sample: whole classes, about ``SAMPLE_IMAGES`` images.
+    The shapes are (images, dim) and (images,); ``read`` returns the pixels of some rows. The seed
+    chooses the sample: whole classes, about ``SAMPLE_IMAGES`` images.
     """
     rows = sample_classes(labels, SAMPLE_IMAGES, seed=seed)
     if not len(rows):

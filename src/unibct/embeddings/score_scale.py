@@ -85,16 +85,10 @@ def mapped_score_scale(
     old: Any,
     labels: Ints,
 ) -> float | None:
-    """Return the score scale of mapped embeddings, on the images of ``sample_rows``.
+    """Return the score scale of embeddings that a map takes into the old space.
 
-    Args:
-        vector_map: maps embeddings of the new model into the old space.
-        new: (images, new dim) what it was fitted on.
-        old: (images, dim) the old model's embeddings of the same images.
-        labels: (images,) integers.
-
-    Returns:
-        None if there is no such scale, see ``score_scale``.
+    It is measured on the images of ``sample_rows``, of those that the map was fitted on: ``new`` is
+    (images, new dim), ``old`` (images, dim), ``labels`` (images,). None if there is no such scale.
     """
     rows = sample_rows(len(labels))
     try:

@@ -1,4 +1,4 @@
-"""Checks of embeddings that others have made: every row is looked at before any is used."""
+"""Stored embeddings: checked row by row, in place of a model, and as data to train on."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -27,14 +27,8 @@ def usable_embeddings(embeddings: Embeddings, name: str) -> Embeddings:
     """Check every row, and return the embeddings with rows of length 1 and a fingerprint.
 
     Rows that have length 1 already stay as they are, to the bit. Without a fingerprint of their
-    model the embeddings get a digest of their ids and vectors.
-
-    Args:
-        embeddings: as they were read.
-        name: what the user called them, for messages.
-
-    Raises:
-        UserError: for NaN, a row of zeros or a doubled id, with the row and the id.
+    model the embeddings get a digest of their ids and vectors. An error names the row and the id of
+    a NaN, a row of zeros or a doubled id; ``name`` is what the user called the embeddings.
     """
     vectors = embeddings.vectors
     if not require_usable(embeddings, name):
@@ -73,13 +67,7 @@ def named_fingerprint(model_name: str, dim: int) -> str:
 
 
 def checked_lengths(embeddings: Embeddings, start: int, name: str) -> NDArray[np.float64]:
-    """Return the lengths of a block of rows, which must be finite and not zero.
-
-    Args:
-        embeddings: what to look at.
-        start: the first row of the block, which has ``BLOCK`` rows.
-        name: what the user called them, for messages.
-    """
+    """Return the lengths of ``BLOCK`` rows from ``start`` on, which must be finite and not zero."""
     block = np.asarray(embeddings.vectors[start : start + BLOCK], dtype=np.float64)
     lengths = np.sqrt(np.einsum("ij,ij->i", block, block))
     problems = {"has NaN or infinite values": ~np.isfinite(lengths), "is all zeros": lengths == 0}
@@ -113,15 +101,10 @@ def require_distinct_ids(ids: tuple[str, ...], name: str) -> None:
 
 @dataclass(frozen=True)
 class StoredEmbeddings:
-    """Embeddings in place of the model that made them.
+    """Embeddings in place of the model that made them."""
 
-    Attributes:
-        name: what the user called them.
-        embeddings: checked, with rows of length 1.
-    """
-
-    name: str
-    embeddings: Embeddings
+    name: str  # what the user called them
+    embeddings: Embeddings  # checked, with rows of length 1
 
     @property
     def dim(self) -> int:
@@ -212,12 +195,7 @@ class _Reader:
 
 
 def vector_set(embeddings: Embeddings, name: str) -> ImageSet:
-    """Return embeddings as a set to train on, embed or evaluate with.
-
-    Args:
-        embeddings: with classes; rows of length 1.
-        name: what the user called them, for messages.
-    """
+    """Return embeddings, with classes and rows of length 1, as a set to train or evaluate on."""
     if not embeddings.class_names:
         raise UserError(
             f"{name} has no classes: add a column `label`, or NAME.labels.txt beside NAME.npy"
@@ -265,14 +243,7 @@ def training_data(
     *,
     skip_bad: bool = False,
 ) -> ImageSet:
-    """Open what a model is trained on: images, or finished vectors.
-
-    Args:
-        data: the images; None with ``from_embeddings``.
-        from_embeddings: the path of the vectors; None with ``data``.
-        list_file: a file with one id per line; the result has only these.
-        skip_bad: whoever reads the set leaves unreadable images out, instead of refusing.
-    """
+    """Open what a model is trained on: images, or finished vectors (a path), see ``open_data``."""
     if (data is None) == (from_embeddings is None):
         raise UserError("give DATA, the images, or --from-embeddings, finished vectors")
     name = data if data is not None else f"{PREFIX}{from_embeddings}"
