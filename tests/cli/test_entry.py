@@ -38,7 +38,7 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(
         ([*new, "--method", "bct"], "does not know 4 of the 4 new classes"),
         (["embed", tmp_path / "no", photo_folder, *out], "is not a model folder"),
         ([*evaluate, tmp_path], "is not a model folder"),
-        ([*evaluate, trained_folder / "old", "--far", 0], "--far"),
+        ([*evaluate, trained_folder / "old", "--far", 0], "far must lie in (0, 1]"),
         (["train", photo_folder], "Missing option"),
         (["frob"], "No such command"),
         (["split", photo_folder, "--seed", "x"], "valid integer"),

@@ -169,8 +169,8 @@ def _path(data: str | Path) -> str:
     except TypeError as error:
         raise UserError(
             "DATA is a path, an opened image set or opened embeddings, not "
-            f"{type(data).__name__}; a search takes vectors as unibct.Queries(ids, vectors, "
-            "made_by), with the fingerprint of the model that made them"
+            f"{type(data).__name__}; a search takes vectors as Queries(ids, vectors, made_by) of "
+            "unibct.gallery.search, with the fingerprint of the model that made them"
         ) from error
 
 
