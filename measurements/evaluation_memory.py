@@ -100,7 +100,7 @@ def product_seconds(vectors: Array, split: GallerySplit) -> float:
 def show(evaluation: UpgradeEvaluation) -> None:
     """Print what was measured, to see that it is no degenerate case."""
     for name in evaluation.tests:
-        values = evaluation.metrics(name).items()
+        values = evaluation.values[name].items()
         print(name, *(f"{metric} {100 * value:.2f}" for metric, value in values))
     for row in evaluation.at_old_threshold:
         mapped = None if row.mapped is None else row.mapped.far

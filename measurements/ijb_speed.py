@@ -88,8 +88,8 @@ def main() -> None:
         sampled_metrics(test, class_draws(test), HEADLINE_FAR)
     del scores, test, pairs, subjects
     with step("whole evaluation"):
-        result = evaluate_templates(meta, old, new)
-        metrics = {name: result.metrics(name) for name in result.tests}
+        result = evaluate_templates(meta, old=old, new=new)
+        metrics = {name: result.values[name] for name in result.tests}
     print(f"{'  peak of the whole process in that step':<44} {'':>17} {memory('VmHWM'):>9.2f}")
     for name, values in metrics.items():
         print(name, *(f"{metric} {100 * value:.2f}" for metric, value in values.items()))

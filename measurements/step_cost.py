@@ -82,7 +82,9 @@ def make_setup() -> Setup:
         images.class_names,
         torch.randn(classes, dim),
     )
-    settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
+    settings = Settings(
+        scale=recipe.scale, margin=recipe.margin, tau=recipe.tau, lam=recipe.lam, drop=recipe.drop
+    )
     methods = {name: entry.make(old, settings) for name, entry in METHODS.items()}
     for method in methods.values():
         method.refresh(old.embeddings if method.needs_new_embeddings else None)
