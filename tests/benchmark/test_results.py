@@ -9,12 +9,7 @@ import pytest
 from rich.console import Console
 
 from unibct.benchmark.jobs import make_jobs
-from unibct.benchmark.results import (
-    Measured,
-    as_csv,
-    read_results,
-    shared_jobs,
-)
+from unibct.benchmark.results import Measured, as_csv, read_results, shared_jobs
 from unibct.benchmark.run import plan_benchmark
 from unibct.benchmark.workspace import Workspace
 from unibct.errors import UserError

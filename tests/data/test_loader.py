@@ -105,7 +105,6 @@ def test_processes_that_read_alike_have_one_digest(photo_folder):
     alone = read_pixels(images, FRAME)
     for memory in (0, 1 << 30):
         for pixels in run_ranks(
-            3,
-            lambda ranks, memory=memory: read_pixels(images, FRAME, memory=memory, ranks=ranks),
+            3, lambda ranks, memory=memory: read_pixels(images, FRAME, memory=memory, ranks=ranks)
         ):
             assert pixels.digest == alone.digest

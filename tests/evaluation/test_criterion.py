@@ -3,13 +3,7 @@ import pytest
 from scipy import stats
 
 from tests.evaluation.noisy_classes import noisy_classes
-from unibct.evaluation.criterion import (
-    Criterion,
-    Estimate,
-    compare_tests,
-    estimate,
-    joint_verdict,
-)
+from unibct.evaluation.criterion import Criterion, Estimate, compare_tests, estimate, joint_verdict
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.templates import split_gallery
 

@@ -82,10 +82,7 @@ def test_unusual_arrays_give_the_same_result():
 
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
-    [
-        ([0, 7], {}, "query row 1 has label 7"),
-        ([0, 0], {"ks": [0]}, "k must be"),
-    ],
+    [([0, 7], {}, "query row 1 has label 7"), ([0, 0], {"ks": [0]}, "k must be")],
 )
 def test_bad_input_is_named(labels, options, message):
     with pytest.raises(ValueError, match=message):

@@ -51,10 +51,7 @@ def test_every_option_is_taken_by_a_protocol_and_every_protocol_knows_its_option
         ({"alpha": 0.5, "alpha_from": "glyphs:val"}, "alpha and alpha_from exclude each other"),
         ({"queries": Path("q")}, "queries and gallery_images go together: give both lists"),
         ({"gallery_images": Path("g")}, "go together: give both lists"),
-        (
-            {"old_thresholds": True, "save_score_map": True},
-            "each on other classes",
-        ),
+        ({"old_thresholds": True, "save_score_map": True}, "each on other classes"),
     ],
 )
 def test_values_that_no_evaluation_could_use_are_refused_at_once(changes, message):

@@ -3,12 +3,7 @@ import pytest
 
 from unibct.arrays import normalized
 from unibct.evaluation import score_table
-from unibct.evaluation.score_table import (
-    NormalizedRows,
-    ProductScores,
-    ScoreTable,
-    mate_places,
-)
+from unibct.evaluation.score_table import NormalizedRows, ProductScores, ScoreTable, mate_places
 
 
 @pytest.fixture

@@ -1,9 +1,4 @@
-from unibct.report.cell_tables import (
-    blended_table,
-    mixed_table,
-    old_threshold_table,
-    weights_table,
-)
+from unibct.report.cell_tables import blended_table, mixed_table, old_threshold_table, weights_table
 
 
 def test_each_cell_has_its_alpha_and_its_gains(finished):

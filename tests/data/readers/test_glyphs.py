@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from unibct.data.readers import open_images
-from unibct.data.readers.glyphs import (
-    FINAL_FILE,
-    MAIN_FILE,
-    PARTS,
-    load_glyph_file,
-    unpack_pixels,
-)
+from unibct.data.readers.glyphs import FINAL_FILE, MAIN_FILE, PARTS, load_glyph_file, unpack_pixels
 from unibct.errors import UserError
 
 OPEN_LICENCES = {"OFL-1.1", "Apache-2.0"}

@@ -9,12 +9,7 @@ from tests.conftest import in_another_process
 from tests.data.example_images import jpeg
 from tests.data.readers.example_records import MAGIC, small_file, written
 from unibct.data.readers import open_images
-from unibct.data.readers.recordio import (
-    DamagedRecordError,
-    RecordFile,
-    pack_record,
-    parse_record,
-)
+from unibct.data.readers.recordio import DamagedRecordError, RecordFile, pack_record, parse_record
 from unibct.errors import UserError
 
 
@@ -26,10 +21,7 @@ from unibct.errors import UserError
         (MAGIC, "0a23d7ce 00000020 0a23d7ce 00000060"),
         (b"abcd" + MAGIC + b"xyz", "0a23d7ce 04000020 61626364 0a23d7ce 03000060 78797a00"),
         (b"a" + MAGIC + b"bcd", "0a23d7ce 08000000 61 0a23d7ce 626364"),
-        (
-            MAGIC + MAGIC,
-            "0a23d7ce 00000020 0a23d7ce 00000040 0a23d7ce 00000060",
-        ),
+        (MAGIC + MAGIC, "0a23d7ce 00000020 0a23d7ce 00000040 0a23d7ce 00000060"),
     ],
 )
 def test_bytes_as_mxnet_writes_them(content, expected, tmp_path):
