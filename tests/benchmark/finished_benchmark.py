@@ -42,3 +42,13 @@ def finished(grid, tmp_path_factory):
     out = tmp_path_factory.mktemp("benchmark")
     benchmark = plan_benchmark(grid, out, workers=2, device="cpu")
     return benchmark, run_benchmark(benchmark)
+
+
+@pytest.fixture(scope="session")
+def benchmark(finished):
+    return finished[0]
+
+
+@pytest.fixture(scope="session")
+def results(finished):
+    return finished[1]

@@ -264,8 +264,7 @@ def test_the_values_are_those_of_an_evaluation_at_the_same_rate():
     assert list(without["ways"]) == ["old", "cross", "mapped"]
 
 
-def test_a_cell_keeps_the_scale_of_its_model(finished):
-    benchmark, results = finished
+def test_a_cell_keeps_the_scale_of_its_model(benchmark, results):
     workspace = benchmark.workspace
     for method in ("unibct-plus", "procrustes"):
         job = job_of(benchmark, f"cells/open-class/{method}/seed1")
@@ -295,8 +294,7 @@ def test_a_cell_whose_validation_scores_a_factor_would_lift_has_no_scale(monkeyp
 CELL, WEIGHT_TESTS_OLD = "cells/open-class/unibct-plus/seed1", "models/old-classes-seed1"
 
 
-def test_blended_weights_are_what_a_measurement_by_hand_gives(finished):
-    benchmark, results = finished
+def test_blended_weights_are_what_a_measurement_by_hand_gives(benchmark, results):
     workspace = benchmark.workspace
     images = workspace.test_images
     model = blend_weights(workspace.model(WEIGHT_TESTS_OLD), workspace.model(CELL), 0.5)
@@ -311,8 +309,7 @@ def test_blended_weights_are_what_a_measurement_by_hand_gives(finished):
         assert (stored["alpha"], stored["chosen_on"]) == (0.5, None)
 
 
-def test_the_share_is_chosen_on_validation_images(finished):
-    benchmark, _ = finished
+def test_the_share_is_chosen_on_validation_images(benchmark):
     workspace = replace(
         benchmark.workspace, grid=replace(benchmark.workspace.grid, validation="glyphs:val")
     )
@@ -329,8 +326,7 @@ def test_the_share_is_chosen_on_validation_images(finished):
 
 
 @pytest.mark.parametrize("method", ["none", "procrustes"])
-def test_other_cells_have_none(finished, method):
-    benchmark, results = finished
+def test_other_cells_have_none(benchmark, results, method):
     folder = f"cells/open-class/{method}/seed1"
     (job,) = (job for job in benchmark.jobs if job.folder == folder)
     assert weight_tests(benchmark.workspace, job) is None
@@ -338,8 +334,7 @@ def test_other_cells_have_none(finished, method):
 
 
 @pytest.mark.parametrize("method", ["unibct-plus", "procrustes"])
-def test_blended_queries_are_what_an_evaluation_by_hand_would_give(finished, method):
-    benchmark, results = finished
+def test_blended_queries_are_what_an_evaluation_by_hand_would_give(benchmark, results, method):
     workspace = benchmark.workspace
     cell = f"cells/open-class/{method}/seed1"
     old = workspace.vectors("models/old-classes-seed1")
@@ -368,8 +363,7 @@ def test_blended_queries_are_what_an_evaluation_by_hand_would_give(finished, met
             assert (one.low, one.high) == pytest.approx((gain.low, gain.high), abs=1e-5)
 
 
-def test_a_mixed_gallery_begins_at_the_cross_test_and_ends_at_the_new_self_test(finished):
-    benchmark, results = finished
+def test_a_mixed_gallery_begins_at_the_cross_test_and_ends_at_the_new_self_test(benchmark, results):
     for method in ("none", "unibct-plus", "procrustes"):
         entry = results.by_job[f"cells/extended-data/{method}/seed0"]["mixed_galleries"]
         assert (entry["chosen"], entry["chosen_on"]) == ("raw", None)
@@ -386,8 +380,7 @@ def test_a_mixed_gallery_begins_at_the_cross_test_and_ends_at_the_new_self_test(
     )
 
 
-def test_only_cells_have_more_than_their_tests(finished):
-    _, results = finished
+def test_only_cells_have_more_than_their_tests(results):
     for folder, result in results.by_job.items():
         assert ("mixed_galleries" in result) == folder.startswith("cells/")
         assert ("blend→old" in result["tests"]) == folder.startswith("cells/")

@@ -14,8 +14,7 @@ from unibct.maps.vector_map import fit_vector_map
 from unibct.models.model_folder import load_model
 
 
-def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
-    benchmark, results = finished
+def test_every_cell_is_what_the_commands_would_give_by_hand(benchmark, results):
     workspace = benchmark.workspace
     test = workspace.test_images
     for seed in (0, 1):
@@ -46,15 +45,13 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
             assert (one.low, one.high) == pytest.approx((criterion.low, criterion.high), abs=1e-5)
 
 
-def test_results_say_with_which_instructions_they_were_made(finished):
-    _, results = finished
+def test_results_say_with_which_instructions_they_were_made(results):
     instructions = re.findall("CPU capability usage: (.+)", torch.__config__.show())[0]
     for result in results.by_job.values():
         assert f" {instructions}, " in result["made_by"]["machine"]
 
 
-def test_a_map_is_fitted_to_the_free_model_and_leaves_its_self_test(finished):
-    benchmark, results = finished
+def test_a_map_is_fitted_to_the_free_model_and_leaves_its_self_test(benchmark, results):
     workspace = benchmark.workspace
     images = workspace.training_images("new:open-class", 0)
     free, old = (load_model(workspace.out / f"models/{n}-seed0" / "model") for n in
@@ -77,8 +74,7 @@ def test_a_map_is_fitted_to_the_free_model_and_leaves_its_self_test(finished):
         assert np.array_equal(self_test, results.free_self("open-class", metric).values)
 
 
-def test_old_models_are_compared_with_raw_pixels(finished):
-    benchmark, results = finished
+def test_old_models_are_compared_with_raw_pixels(benchmark, results):
     workspace = benchmark.workspace
     for folder, result in results.by_job.items():
         assert ("old_model" in result) == folder.startswith("models/old-")

@@ -60,8 +60,7 @@ def test_no_verdict_over_fewer_than_ten_classes(reread, classes, few):
         assert ("Only 9 classes have queries" in text) == few
 
 
-def test_a_value_is_that_of_each_seeds_own_cell(finished):
-    _, results = finished
+def test_a_value_is_that_of_each_seeds_own_cell(results):
     cells = results.cells("open-class", "unibct-plus")
     searches = results.cross("open-class", "unibct-plus", "top-1")
     tar, mean, top = (
@@ -108,8 +107,9 @@ def test_a_test_of_a_model_that_was_trained_again_is_refused(reread):
         reread(retrain, "models/old-classes-seed0")
 
 
-def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(finished, grid):
-    benchmark, results = finished
+def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(
+    benchmark, results, grid
+):
     longer = replace(grid, seeds=(0, 1, 2))
     partial = plan_benchmark(longer, benchmark.workspace.out, device="cpu").results()
     assert partial.seeds == (0, 1)
@@ -178,8 +178,7 @@ def rows(finished):
     return list(csv.DictReader(io.StringIO(as_csv(finished[1]))))
 
 
-def test_a_row_says_what_its_value_is_and_no_two_rows_say_the_same(finished, grid, rows):
-    _, results = finished
+def test_a_row_says_what_its_value_is_and_no_two_rows_say_the_same(results, grid, rows):
     columns = ["data", "scenario", "method", "seed", "test", "metric", "value", "low", "high"]
     assert list(rows[0]) == columns
     keys = [tuple(row[column] for column in columns[:6]) for row in rows]
@@ -198,8 +197,7 @@ def test_a_row_says_what_its_value_is_and_no_two_rows_say_the_same(finished, gri
     }  # fmt: skip
 
 
-def test_every_value_of_every_job_is_there_with_its_interval(finished, rows):
-    _, results = finished
+def test_every_value_of_every_job_is_there_with_its_interval(results, rows):
     by_key = {
         (row["scenario"], row["method"], row["seed"], row["test"], row["metric"]): row
         for row in rows

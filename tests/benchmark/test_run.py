@@ -21,8 +21,9 @@ from unibct.models.model_folder import save_model
 from unibct.report.pages import render_markdown
 
 
-def test_the_time_left_is_that_of_the_work_at_the_finished_jobs_rate(finished, grid, tmp_path):
-    benchmark, results = finished
+def test_the_time_left_is_that_of_the_work_at_the_finished_jobs_rate(
+    benchmark, results, grid, tmp_path
+):
     assert benchmark.seconds_left() == 0
     assert plan_benchmark(grid, tmp_path, device="cpu", read_images=False).seconds_left() is None
     wider = replace(grid, seeds=(0, 1, 2))
@@ -32,8 +33,7 @@ def test_the_time_left_is_that_of_the_work_at_the_finished_jobs_rate(finished, g
     assert more.seconds_left() == pytest.approx(work / np.median(rates) / 2)
 
 
-def test_finished_jobs_never_run_again(finished):
-    benchmark, results = finished
+def test_finished_jobs_never_run_again(benchmark, results):
     out = benchmark.workspace.out
     times = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
     boards: list[Board] = []
@@ -132,8 +132,7 @@ def test_two_processes_do_not_run_in_one_folder(grid, tmp_path):
     assert not list(tmp_path.rglob("result.json"))
 
 
-def test_more_seeds_and_methods_are_added_to_what_is_there(finished, grid):
-    benchmark, _ = finished
+def test_more_seeds_and_methods_are_added_to_what_is_there(benchmark, grid):
     wider = Grid(grid.data, grid.test, grid.recipe, ("open-class",), ("none", "linear"), (0, 1), ())
     more = plan_benchmark(wider, benchmark.workspace.out, workers=1, device="cpu")
     assert [job.folder for job in more.unfinished_jobs] == [

@@ -10,8 +10,7 @@ from unibct.benchmark.workspace import read_result
 from unibct.errors import UserError
 
 
-def test_changed_and_unreadable_images_are_found_before_any_training(finished, grid, tmp_path):
-    benchmark, _ = finished
+def test_changed_and_unreadable_images_are_found_before_any_training(benchmark, grid, tmp_path):
     photos = tmp_path / "photos"
     shutil.copytree(grid.data, photos)
     moved = replace(grid, data=str(photos))
@@ -44,8 +43,7 @@ def test_results_among_the_images_are_refused(grid, tmp_path, role):
         plan_benchmark(moved, images / "out", device="cpu")
 
 
-def test_a_folder_of_another_benchmark_is_refused(finished, grid):
-    benchmark, _ = finished
+def test_a_folder_of_another_benchmark_is_refused(benchmark, grid):
     other = Grid(grid.data, grid.test, grid.recipe.updated(eta=3.0), seeds=(0,))
     with pytest.raises(UserError, match=r"its recipe.eta is 1.0, not 3.0; choose another folder"):
         plan_benchmark(other, benchmark.workspace.out, device="cpu")

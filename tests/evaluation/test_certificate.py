@@ -59,28 +59,20 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
     )
 
 
+MAY, MAY_NOT = "may search", "may not (but by --force) search"
+SOME_OR_ALL = "classes of noise, some or all of"
+
+
 @pytest.mark.parametrize(
     ("classes", "may", "words"),
     [
-        (("unseen", 0, 40), "may search", "noise, classes that no model was trained on; "),
-        (("unseen", 7, 33), "may search", "noise, 33 of them classes that no model was trained on"),
-        (
-            ("overridden", 40, 40),
-            "may not (but by --force) search",
-            "classes of noise, some or all of",
-        ),
+        (("unseen", 0, 40), MAY, "noise, classes that no model was trained on; "),
+        (("unseen", 7, 33), MAY, "noise, 33 of them classes that no model was trained on"),
+        (("overridden", 40, 40), MAY_NOT, SOME_OR_ALL),
         # The verdict is over the 10 unseen ones: these are not the ones that were trained on.
-        (
-            ("overridden", 30, 10),
-            "may not (but by --force) search",
-            "classes of noise, some or all of",
-        ),
+        (("overridden", 30, 10), MAY_NOT, SOME_OR_ALL),
         # Nothing was seen: α was chosen on the test images.
-        (
-            ("overridden", 0, 40),
-            "may not (but by --force) search",
-            "a model was trained or something chosen; ",
-        ),
+        (("overridden", 0, 40), MAY_NOT, "a model was trained or something chosen; "),
     ],
 )
 def test_the_summary_says_what_is_known_of_the_test_classes(certificate, classes, may, words):
@@ -100,9 +92,8 @@ def test_the_summary_says_what_is_known_of_the_test_classes(certificate, classes
     ],
 )
 def test_certificates_of_the_first_format_are_read(certificate, verdicts, seen, verdict, basis):
-    content = {
-        k: v for k, v in certificate.content.items() if k not in ("classes", "template_verdict")
-    }
+    content = dict(certificate.content)
+    del content["classes"], content["template_verdict"]
     content |= {"format": 1, "verdict": verdicts[0], "metrics": {"seen_classes": seen}}
     content["image_metrics"] = {"verdict": verdicts[1]}
     first = Certificate.sealed(content)
@@ -114,9 +105,8 @@ def test_certificates_of_the_first_format_are_read(certificate, verdicts, seen, 
 def test_rates_and_directions_that_are_not_there_are_named(certificate):
     assert certificate.fars == (0.1, 0.01, 0.001)
     assert certificate.threshold("old→old", 1e-3) == certificate.threshold("old→old", 0.001)
-    with pytest.raises(
-        UserError, match="no threshold for the false accept rate 1e-06; it has 1e-1, 1e-2, 1e-3"
-    ):
+    found = "it has 1e-1, 1e-2, 1e-3"
+    with pytest.raises(UserError, match=f"no threshold for the false accept rate 1e-06; {found}"):
         certificate.threshold("new→old", 1e-6)
     with pytest.raises(UserError, match="no thresholds for 'old→new'; it has old→old, new→old"):
         certificate.threshold("old→new", 0.1)
@@ -157,19 +147,19 @@ def test_a_changed_or_missing_entry_is_refused(certificate, tmp_path, name):
 
 def test_what_is_no_certificate_is_refused(certificate, tmp_path):
     path = tmp_path / "c.json"
-    path.write_text("[1]")
-    with pytest.raises(UserError, match=r"c.json is no certificate; make it again with `unibct"):
-        Certificate.read(path)
-    path.write_text(json.dumps(certificate.content | {"format": 3}))
-    with pytest.raises(UserError, match=r"c.json: this is no certificate of a format that this"):
-        Certificate.read(path)
-    for other in ({}, {"format": 1, "top_1": 0.5}, {"format": 1, "digest": "0", "state": {}}):
-        path.write_text(json.dumps(other))
-        with pytest.raises(UserError, match=r"c.json: this is no certificate; `unibct evaluate"):
+    other_format = json.dumps(certificate.content | {"format": 3})
+    none = "c.json: this is no certificate; `unibct evaluate"
+    for text, message in (
+        ("[1]", "c.json is no certificate; make it again with `unibct"),
+        (other_format, "c.json: this is no certificate of a format that this"),
+        ("{}", none),
+        ('{"format": 1, "top_1": 0.5}', none),
+        ('{"format": 1, "digest": "0", "state": {}}', none),
+        ("{", "c.json cannot be read"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=message):
             Certificate.read(path)
-    path.write_text("{")
-    with pytest.raises(UserError, match=r"c.json cannot be read"):
-        Certificate.read(path)
     with pytest.raises(UserError, match=r"none.json cannot be read"):
         Certificate.read(tmp_path / "none.json")
     with pytest.raises(UserError, match=r"is a folder; a certificate is a file"):
@@ -193,12 +183,15 @@ def naive_scores(query: np.ndarray, gallery: np.ndarray, split, same: bool) -> n
     return scores[mates == same]
 
 
+@pytest.fixture(scope="module")
+def models():
+    """The vectors of both models of `evaluation_of`."""
+    sides = (("old", 1.5, 1), ("new", 0.6, 2))
+    return {name: noisy_classes(40, 12, noise=noise, seed=seed)[0] for name, noise, seed in sides}
+
+
 @pytest.mark.slow
-def test_thresholds_accept_as_many_impostors_of_single_images_as_the_rate_allows():
-    models = {
-        "old": noisy_classes(40, 12, noise=1.5, seed=1)[0],
-        "new": noisy_classes(40, 12, noise=0.6, seed=2)[0],
-    }
+def test_thresholds_accept_as_many_impostors_of_single_images_as_the_rate_allows(models):
     evaluation = evaluation_of()
     certificate = Certificate.of(evaluation, date=DATE)
     assert certificate.content["gallery"] == "images"
@@ -219,31 +212,26 @@ def test_thresholds_accept_as_many_impostors_of_single_images_as_the_rate_allows
 
 
 @pytest.mark.slow
-def test_score_maps_are_fitted_on_single_images():
+def test_score_maps_are_fitted_on_single_images(models):
     evaluation = evaluation_of()
     certificate = Certificate.of(evaluation, date=DATE)
-    old, new = (noisy_classes(40, 12, noise=n, seed=s)[0] for n, s in ((1.5, 1), (0.6, 2)))
-    impostors = [
-        naive_scores(q.astype(np.float64), g.astype(np.float64), evaluation.split, same=False)
-        for q, g in ((new, old), (new, new), (old, old))
-    ]
+    old, new = (models[name].astype(np.float64) for name in ("old", "new"))
+    cross, new_self, old_self = (
+        naive_scores(query, gallery, evaluation.split, same=False)
+        for query, gallery in ((new, old), (new, new), (old, old))
+    )
     scores = np.linspace(-0.5, 0.9, 50)
-    for found, impostor in (
-        (certificate.score_map, impostors[0]),
-        (certificate.new_score_map, impostors[1]),
-    ):
-        assert found(scores) == pytest.approx(
-            fit_score_map(impostor, impostors[2])(scores), abs=1e-4
-        )
+    for found, side in ((certificate.score_map, cross), (certificate.new_score_map, new_self)):
+        assert found(scores) == pytest.approx(fit_score_map(side, old_self)(scores), abs=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.5, 0.75])
-def test_other_queries_for_old_rows_have_their_own_scales(alpha):
+def test_other_queries_for_old_rows_have_their_own_scales(models, alpha):
     evaluation = evaluation_of(alpha=alpha)
     certificate = Certificate.of(evaluation, date=DATE)
     assert certificate.blend_alpha == alpha
-    old, new = (noisy_classes(40, 12, noise=n, seed=s)[0] for n, s in ((1.5, 1), (0.6, 2)))
+    old, new = models["old"], models["new"]
     blend = (1 - alpha) * unit(old) + alpha * unit(new)
     impostors = naive_scores(blend, old, evaluation.split, same=False)
     for far in certificate.fars:
@@ -322,12 +310,8 @@ def test_what_is_known_of_the_test_classes_is_in_the_certificate(learnt, options
     tested = 40 if learnt is None or len(learnt) in (0, 40) else 40 - len(learnt)
     assert certificate.content["classes"]["tested"] == tested
     assert certificate.content["pairs"]["rows"] == 3 * tested
-    words = {
-        "unseen": "that no model was",
-        "unknown": "is unknown",
-        "overridden": "some or all of them classes",
-    }
-    assert words[basis] in certificate.summary()
+    words = {"unseen": "that no model was", "unknown": "is unknown"}
+    assert words.get(basis, "some or all of them classes") in certificate.summary()
 
 
 @pytest.mark.slow
@@ -373,9 +357,10 @@ def test_a_new_model_of_another_dimension_searches_old_rows_by_its_projection():
 
 
 def test_what_cannot_be_certified_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"arrays do not say which models made them: .*evaluated="):
+    unsaid = "arrays do not say which models made them: .*"
+    with pytest.raises(UserError, match=f"{unsaid}evaluated="):
         Certificate.of(evaluation_of(evaluated=None))
-    with pytest.raises(UserError, match=r"arrays do not say which models made them: .* certify"):
+    with pytest.raises(UserError, match=f"{unsaid} certify"):
         evaluate([0, 1], old=np.ones((2, 2)), new=np.ones((2, 2)), certify=tmp_path / "c.json")
     with pytest.raises(UserError, match=r"certify has no effect on the protocol pairs: .*images"):
         evaluate("pairs.bin", old="old", new="new", certify=tmp_path / "c.json")

@@ -82,14 +82,15 @@ def test_a_majority_is_refused_or_marked():
     assert not SeenClasses(4, 8).require_minority(allowed=True).overridden
     assert not SeenClasses(None, None, "no names").require_minority(allowed=True).overridden
     assert SeenClasses(8, 8).require_minority(allowed=True).basis == "overridden"
-    with pytest.raises(UserError, match=r"^5 of the 8 test classes .*--hold-out.*seen_classes"):
-        SeenClasses(5, 8).require_minority()
-    with pytest.raises(UserError, match=r"^5 of the 8 classes of others were"):
-        SeenClasses(5, 8).require_minority(which="classes of others")
-    with pytest.raises(UserError, match="5 of the 8"):  # more may have been seen
-        SeenClasses(5, 8, "the old model's are not recorded").require_minority()
-    with pytest.raises(UserError, match="1 of the 2"):  # one unseen class cannot be searched
-        SeenClasses(1, 2).require_minority()
+    for seen, which, message in (
+        (SeenClasses(5, 8), {}, r"^5 of the 8 test classes .*--hold-out.*seen_classes"),
+        (SeenClasses(5, 8), {"which": "classes of others"}, "^5 of the 8 classes of others were"),
+        # More may have been seen; and one unseen class cannot be searched.
+        (SeenClasses(5, 8, "the old model's are not recorded"), {}, "5 of the 8"),
+        (SeenClasses(1, 2), {}, "1 of the 2"),
+    ):
+        with pytest.raises(UserError, match=message):
+            seen.require_minority(**which)
 
 
 @pytest.mark.parametrize(
@@ -144,22 +145,20 @@ def test_other_images_are_refused():
         models_under_test({"old": embeddings(), "new": embeddings("qpr")}, None)
 
 
-def test_embeddings_without_classes_do_not_say():
-    nameless = Embeddings(np.ones((2, 2), np.float32), ("p", "q"), np.full(2, NO_CLASS), (), "m")
-    tested = models_under_test({"old": nameless, "new": nameless}, [0, 1])
-    assert tested.seen_among(tested.labels) == SeenClasses(
-        None, None, "the embeddings have no classes"
-    )
-    with pytest.raises(UserError, match="labels are missing: the embeddings have no classes"):
-        models_under_test({"old": nameless, "new": nameless}, None)
-
-
 def test_labels_are_those_of_the_model_that_has_classes():
     known = embeddings()
     nameless = Embeddings(known.vectors, known.ids, np.full(3, NO_CLASS), (), "m")
     tested = models_under_test({"old": nameless, "new": known}, None)
-    alone = models_under_test({"old": known}, None)
-    assert tested.labels.tolist() == alone.labels.tolist()
+    assert tested.labels.tolist() == models_under_test({"old": known}, None).labels.tolist()
+
+
+def test_embeddings_without_classes_do_not_say():
+    nameless = Embeddings(np.ones((2, 2), np.float32), ("p", "q"), np.full(2, NO_CLASS), (), "m")
+    models, why = {"old": nameless, "new": nameless}, "the embeddings have no classes"
+    tested = models_under_test(models, [0, 1])
+    assert tested.seen_among(tested.labels) == SeenClasses(None, None, why)
+    with pytest.raises(UserError, match=f"labels are missing: {why}"):
+        models_under_test(models, None)
 
 
 def test_models_that_disagree_on_the_classes_need_labels():
@@ -168,10 +167,9 @@ def test_models_that_disagree_on_the_classes_need_labels():
     tested = models_under_test({"old": first, "new": renamed}, None)
     assert tested.labels.tolist() == [2, 0, 2, 1, 1]
     for other in ((2, 0, 0, 1, 1), (2, 0, 2, 1, 0), (1, 1, 1, 1, 1), (0, 1, 0, 1, 1)):
-        models = {"old": first, "new": embeddings(ids, other)}
+        models, labels = {"old": first, "new": embeddings(ids, other)}, [0, 1, 0, 1, 1]
         with pytest.raises(UserError, match="the old and the new model have other classes"):
             models_under_test(models, None)
-        labels = [0, 1, 0, 1, 1]
         assert models_under_test(models, labels).labels.tolist() == labels
 
 
@@ -182,31 +180,28 @@ def written(place, kind, labels, first=0):
     """Data in a layout whose classes may be numbers: one image, or vector, for each label."""
     place.mkdir()
     if kind in ("npy", "parquet", "safetensors"):
-        vectors = np.eye(len(labels) + 3, dtype=np.float32)[
-            [first % 3 + i for i in range(len(labels))]
-        ]
+        places = [first % 3 + i for i in range(len(labels))]
+        vectors = np.eye(len(labels) + 3, dtype=np.float32)[places]
         names = tuple(dict.fromkeys(labels))
         rows = np.array([names.index(label) for label in labels])
-        ids = tuple(f"{row}" for row in range(len(labels)))
-        path = place / (f"x.{kind}")
+        ids, path = tuple(map(str, range(len(rows)))), place / f"x.{kind}"
         write_embeddings(Embeddings(vectors, ids, rows, names, ""), path, kind)
         return open_data(f"embeddings:{path}")
-    images = [(f"{i}.png", png(first + i)) for i in range(len(labels))]
     if kind == "tar":
         members = [
-            (name.replace("png", "cls"), label.encode())
-            for (name, _), label in zip(images, labels, strict=True)
+            member
+            for i, label in enumerate(labels)
+            for member in ((f"{i}.png", png(first + i)), (f"{i}.cls", label.encode()))
         ]
-        write_tar(place / "x.tar", images + members)
+        write_tar(place / "x.tar", members)
         return open_data(place / "x.tar")
-    for (name, data), label in zip(images, labels, strict=True):
+    for i, label in enumerate(labels):
         folder = place / label if kind == "folder" else place
         folder.mkdir(exist_ok=True)
-        (folder / name).write_bytes(data)
+        (folder / f"{i}.png").write_bytes(png(first + i))
     if kind == "folder":
         return open_data(place)
-    lines = [f"{name} {label}\n" for (name, _), label in zip(images, labels, strict=True)]
-    (place / "x.lst").write_text("".join(lines))
+    (place / "x.lst").write_text("".join(f"{i}.png {label}\n" for i, label in enumerate(labels)))
     return open_data(place / "x.lst")
 
 
@@ -321,14 +316,10 @@ def pair(seed=0, classes=12):
 
 
 def named(vectors, labels, classes="abcdefghijkl", ids=None):
+    trained = training_classes(("somebody else",), None)
+    ids = ids or tuple(map(str, range(len(vectors))))
     return Embeddings(
-        vectors,
-        ids or tuple(f"{row}" for row in range(len(vectors))),
-        labels,
-        tuple(classes),
-        "model",
-        class_source=None,
-        training_classes=training_classes(("somebody else",), None),
+        vectors, ids, labels, tuple(classes), "model", class_source=None, training_classes=trained
     )
 
 
@@ -351,23 +342,18 @@ def test_alpha_of_queries_that_was_chosen_on_named_classes_counts_them():
     sides = named(old, labels), named(new, labels)
 
     def note(classes):
-        vectors = pair(seed=1)
-        tested = [named(side, labels, classes, tuple(map(str, range(200, 296)))) for side in
-                  vectors[:2]]  # fmt: skip
-        return evaluate_embeddings(
-            old=tested[0],
-            new=tested[1],
-            alpha=choose_alpha(old=sides[0], new=sides[1], chosen_on="VAL"),
-        ).note
+        ids = tuple(map(str, range(200, 296)))
+        tested = [named(side, labels, classes, ids) for side in pair(seed=1)[:2]]
+        alpha = choose_alpha(old=sides[0], new=sides[1], chosen_on="VAL")
+        return evaluate_embeddings(old=tested[0], new=tested[1], alpha=alpha).note
 
     assert "α of the blended queries was chosen on none of the 12 test" in note("mnopqrstuvwx")
     assert "chosen on 3 of the 12 test classes" in note("abcpqrstuvwx")
     with pytest.raises(UserError, match="chosen on 7 of the 12 test classes"):
         note("abcdefguvwxy")
     with pytest.raises(UserError, match=ITSELF):
-        evaluate_embeddings(
-            old=sides[0], new=sides[1], alpha=choose_alpha(old=sides[0], new=sides[1])
-        )
+        alpha = choose_alpha(old=sides[0], new=sides[1])
+        evaluate_embeddings(old=sides[0], new=sides[1], alpha=alpha)
 
 
 @pytest.mark.slow
@@ -388,9 +374,8 @@ def test_the_best_epoch_was_chosen_on_the_classes_that_were_set_aside(glyph_clas
     rows = [glyph_classes.class_names.index(name) for name in aside]
     validation = glyph_classes.select(np.flatnonzero(np.isin(glyph_classes.labels, rows)))
     sides = {name: embed(model, validation) for name, model in (("l", last), ("b", best))}
-    assert (
-        "epoch" not in evaluate_embeddings(old=sides["l"], new=sides["l"], images=validation).note
-    )
+    found = evaluate_embeddings(old=sides["l"], new=sides["l"], images=validation)
+    assert "epoch" not in found.note
     with pytest.raises(UserError, match=f"the best epoch of the new model was chosen {ITSELF}"):
         evaluate_embeddings(old=sides["l"], new=sides["b"])
     with pytest.raises(UserError, match=f"the best epoch of the old model was chosen {ITSELF}"):
@@ -406,22 +391,24 @@ def learnt(*choices):
     return TrainingClasses(choices=frozenset(choices))
 
 
+def one_row(name, source=None):
+    return choice_on_rows("x was chosen", "D", ("p",), np.array([0]), (name,), source)
+
+
 CHOICES_TEST = choice_on_rows("", None, tuple("pqrs"), np.arange(4), tuple("abcd"), None)
+NOBODY_KNOWS = (
+    "whether x was chosen on test classes is unknown: they are not recorded, or not named alike"
+)
 
 
 @pytest.mark.parametrize(
     ("choice", "count", "note"),
     [
-        (choice_on_rows("x was chosen", "D", ("p",), np.array([0]), ("e",), None), 0,
-         "x was chosen on none of the 4 test classes"),
-        (choice_on_rows("x was chosen", "D", ("p",), np.array([0]), ("a",), None), 1,
+        (one_row("e"), 0, "x was chosen on none of the 4 test classes"),
+        (one_row("a"), 1,
          "x was chosen on 1 of the 4 test classes: there the numbers say little about others"),
-        (choice_on_rows("x was chosen", "D", ("p",), np.array([0]), ("a",), "file"), None,
-         "whether x was chosen on test classes is unknown: they are not recorded, or not named "
-         "alike"),
-        (Choice("x was chosen"), None,
-         "whether x was chosen on test classes is unknown: they are not recorded, or not named "
-         "alike"),
+        (one_row("a", "file"), None, NOBODY_KNOWS),
+        (Choice("x was chosen"), None, NOBODY_KNOWS),
         (replace(CHOICES_TEST, what="x was chosen", data="D"), 4,
          "x was chosen on the test images themselves (D)"),
     ],

@@ -28,8 +28,7 @@ from unibct.report.benchmark_tables import (
 from unibct.report.plain_table import NO_VALUE, Cell
 
 
-def test_no_number_of_a_table_stands_without_its_interval(finished):
-    _, results = finished
+def test_no_number_of_a_table_stands_without_its_interval(results):
     for sheet in all_tables(results)[:-1]:  # the last one is the cost
         for row in sheet.rows:
             for cell in row:
@@ -37,8 +36,7 @@ def test_no_number_of_a_table_stands_without_its_interval(finished):
                     assert re.search(r"\d to [+-]?\d", cell.small), (sheet.title, cell)
 
 
-def test_every_table_of_two_seeds_says_that_it_is_about_these_seeds(finished):
-    _, results = finished
+def test_every_table_of_two_seeds_says_that_it_is_about_these_seeds(results):
     assert len(results.seeds) == 2
     sentence = (
         "Intervals are 95 %, over test classes, of these 2 seeds: they say nothing about other "
@@ -50,24 +48,21 @@ def test_every_table_of_two_seeds_says_that_it_is_about_these_seeds(finished):
     assert seeds_note(3) == "Intervals are 95 %, over test classes and seeds of training."
 
 
-def test_the_word_of_a_verdict_of_two_seeds_claims_these_seeds_alone(finished):
-    _, results = finished
+def test_the_word_of_a_verdict_of_two_seeds_claims_these_seeds_alone(results):
     words = [cell.text for row in verdict_table(results).rows for cell in row[1:]]
     judged = [text for text in words if text != NO_VALUE.text]
     assert judged
     assert all(text.endswith(" for these 2 seeds") for text in judged)
 
 
-def test_an_interval_just_below_zero_is_explained(finished):
-    _, results = finished
+def test_an_interval_just_below_zero_is_explained(results):
     assert (
         "Not compatible needs a difference below zero at a one-sided 99.2 %, because any of 3 "
         "metrics may be below by chance; an interval that ends just below zero is within noise"
     ) in verdict_table(results).note
 
 
-def test_negative_flips_are_shown_with_all_three_intervals(finished):
-    _, results = finished
+def test_negative_flips_are_shown_with_all_three_intervals(results):
     table = next(table for table in all_tables(results) if table.title == "Negative flips")
     cell = next(row for row in table.rows if row[0].text == "unibct-plus")[1]
     rates = [results.cross(table.heads[1], "unibct-plus", rate) for rate in ("nfr", "pfr")]
@@ -101,8 +96,7 @@ def with_weak_models(results, folders):
     )
 
 
-def test_scenarios_with_a_weak_old_model_are_named_below_the_verdicts(finished):
-    _, results = finished
+def test_scenarios_with_a_weak_old_model_are_named_below_the_verdicts(results):
     changed = with_weak_models(results, "models/old-classes")
     assert changed.weak_old_models == {"open-class": [0, 1]}
     sentence = "the old model of open-class (seed 0, 1)."
@@ -178,8 +172,7 @@ def shown(table, method):
     return float(row[table.heads.index(SCENARIO)].text)
 
 
-def test_gains_are_shown_in_every_deciding_metric_with_top_1_first(finished):
-    _, results = finished
+def test_gains_are_shown_in_every_deciding_metric_with_top_1_first(results):
     others = [metric for metric in results.deciding_metrics if metric != "top-1"]
     assert others
     titles = [f"Cross − old self, points of {metric}" for metric in ("top-1", *others)]
@@ -192,8 +185,7 @@ def test_gains_are_shown_in_every_deciding_metric_with_top_1_first(finished):
     assert gain_table(results).title == titles[0]
 
 
-def test_the_price_is_new_self_minus_free_self_of_the_trained_methods(finished):
-    _, results = finished
+def test_the_price_is_new_self_minus_free_self_of_the_trained_methods(results):
     table = price_table(results)
     assert table.title == "New self − free self, points of top-1"
     methods = [row[0].text for row in table.rows]
@@ -211,8 +203,7 @@ def test_the_price_is_new_self_minus_free_self_of_the_trained_methods(finished):
     assert price_table(replace(results, by_job=without_free)) is None
 
 
-def test_a_chain_tests_all_pairs_of_versions(finished):
-    benchmark, results = finished
+def test_a_chain_tests_all_pairs_of_versions(benchmark, results):
     workspace = benchmark.workspace
     folders = ["models/old-images-seed0"] + [f"chains/unibct-plus/seed0/v{v}" for v in (2, 3)]
     vectors = [workspace.vectors(folder) for folder in folders]

@@ -1,8 +1,7 @@
 from unibct.report.cell_tables import blended_table, mixed_table, old_threshold_table, weights_table
 
 
-def test_each_cell_has_its_alpha_and_its_gains(finished):
-    _, results = finished
+def test_each_cell_has_its_alpha_and_its_gains(results):
     table = blended_table(results)
     metrics = [metric for metric in results.deciding_metrics if metric != "top-5"]
     assert table.heads == (
@@ -26,8 +25,7 @@ def test_each_cell_has_its_alpha_and_its_gains(finished):
     assert "α is the midpoint: no validation classes were given" in table.note
 
 
-def test_only_models_that_started_from_the_old_one_have_blended_weights(finished):
-    _, results = finished
+def test_only_models_that_started_from_the_old_one_have_blended_weights(results):
     table = weights_table(results)
     metrics = [metric for metric in results.deciding_metrics if metric != "top-5"]
     names = ("blended − old self", "blended − cross", "blended self − new self")
@@ -52,8 +50,7 @@ def test_only_models_that_started_from_the_old_one_have_blended_weights(finished
     assert "α is the midpoint" in table.note
 
 
-def test_each_method_has_a_row_for_each_merging(finished):
-    _, results = finished
+def test_each_method_has_a_row_for_each_merging(results):
     table = mixed_table(results)
     assert all(len(row) == len(table.heads) for row in table.rows)
     rows = table.rows[:6]
@@ -72,8 +69,7 @@ def test_each_method_has_a_row_for_each_merging(finished):
     assert "raw scores are merged" in table.note
 
 
-def test_each_method_has_a_row_with_old_new_and_scaled_scores(finished):
-    _, results = finished
+def test_each_method_has_a_row_with_old_new_and_scaled_scores(results):
     table = old_threshold_table(results)
     assert all(len(row) == len(table.heads) for row in table.rows)
     rows = table.rows[:3]

@@ -14,8 +14,9 @@ def board(finished):
     return Board(benchmark.jobs, states={job.folder: "finished" for job in benchmark.jobs})
 
 
-def test_a_live_table_has_no_gain_while_the_old_model_is_trained_again(finished, tmp_path):
-    benchmark, results = finished
+def test_a_live_table_has_no_gain_while_the_old_model_is_trained_again(
+    benchmark, results, tmp_path
+):
     gains = Gains(benchmark.workspace.out)
     expected = results.gain("open-class", "none", "top-1")
     assert gains.of("open-class", "none", 1) == pytest.approx(100 * expected.values[1])
@@ -45,8 +46,7 @@ def test_in_a_pipe_each_job_that_ends_is_a_line(finished, board, capsys):
     assert failed_line == f"{count - 1}/{count} {old.folder}: failed: ValueError: broken"
 
 
-def test_the_live_table_shows_gains_and_states(finished, board):
-    benchmark, _ = finished
+def test_the_live_table_shows_gains_and_states(benchmark, board):
     grid, gains = benchmark.workspace.grid, Gains(benchmark.workspace.out)
     running = next(
         job for job in board.jobs if job.folder == cell_folder("open-class", "unibct-plus", 1)
@@ -69,8 +69,7 @@ def test_the_live_table_shows_gains_and_states(finished, board):
     assert f"{running.folder} 1,234 images/s" in rows[running.folder]
 
 
-def test_the_time_left_follows_the_images_that_were_trained(finished, monkeypatch):
-    benchmark, _ = finished
+def test_the_time_left_follows_the_images_that_were_trained(benchmark, monkeypatch):
     board = Board(benchmark.jobs, states={job.folder: "waiting" for job in benchmark.jobs})
     now = 1000.0
     monkeypatch.setattr("unibct.report.live.time.monotonic", lambda: now)

@@ -77,8 +77,7 @@ def test_a_first_column_of_groups_becomes_rows_of_heads():
     assert "<small>0.90 to 1.10</small><small>paper 2.00</small>" in page
 
 
-def test_the_report_is_whole_plain_and_made_without_training(finished, tmp_path):
-    benchmark, results = finished
+def test_the_report_is_whole_plain_and_made_without_training(benchmark, results, tmp_path):
     write_benchmark_report(results, benchmark, tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     opened = tags_of_offline_page(page)
@@ -99,8 +98,9 @@ def test_the_report_is_whole_plain_and_made_without_training(finished, tmp_path)
     assert as_csv(results) == (tmp_path / "results.csv").read_text(encoding="utf-8")
 
 
-def test_a_report_without_free_models_lacks_only_what_compares_with_them(finished, tmp_path):
-    benchmark, results = finished
+def test_a_report_without_free_models_lacks_only_what_compares_with_them(
+    benchmark, results, tmp_path
+):
     by_job = {f: r for f, r in results.by_job.items() if not f.startswith("models/free")}
     grid = replace(results.grid, methods=("unibct-plus",))
     write_benchmark_report(replace(results, grid=grid, by_job=by_job), benchmark, tmp_path)
@@ -139,8 +139,7 @@ def test_the_report_names_the_command_that_makes_it():
     assert again == grid
 
 
-def test_the_report_tells_what_has_results_and_who_made_them(finished):
-    _, results = finished
+def test_the_report_tells_what_has_results_and_who_made_them(results):
     wider = replace(
         results.grid,
         methods=(*results.grid.methods, "unibct", "mlp"),
@@ -164,8 +163,7 @@ def results_of(methods, has_cell=lambda scenario, method: True):
     return made_up(tuple(methods), (), None, scenarios=tuple(SCENARIOS), wanted=has_cell)
 
 
-def test_the_report_says_unseen_only_if_it_is_known(finished):
-    _, results = finished
+def test_the_report_says_unseen_only_if_it_is_known(results):
     assert {result["seen_classes"]["count"] for result in results.by_job.values()} == {0}
     assert "8 classes that none of them has seen (" in _about(results)
     for count in (None, 3):
@@ -210,8 +208,12 @@ def test_few_methods_are_coloured_by_their_place_in_the_grid():
 # The page of the demo.
 
 
-def test_the_report_is_whole_and_needs_no_network(small_demo, tmp_path):
-    result, _ = small_demo
+@pytest.fixture
+def result(small_demo):
+    return small_demo[0]
+
+
+def test_the_report_is_whole_and_needs_no_network(result, tmp_path):
     write_report(result, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     opened = tags_of_offline_page(page)
@@ -227,16 +229,14 @@ def test_the_report_is_whole_and_needs_no_network(small_demo, tmp_path):
     assert page == render_report(result), "the same result gives the same page"
 
 
-def test_a_metric_outside_the_verdict_is_shown_as_such(small_demo):
-    result, _ = small_demo
+def test_a_metric_outside_the_verdict_is_shown_as_such(result):
     page = render_report(result)
     assert 'mAP <span class="soft">not in the verdict</span>' in page
     assert page.count('<span class="soft">not in the verdict</span>') == 3  # two of the open set
     assert f"{100 * result.evaluation.values[CROSS]['mAP']:.2f}" in page
 
 
-def test_every_test_has_a_row_and_the_cross_test_is_highlighted(small_demo):
-    result, _ = small_demo
+def test_every_test_has_a_row_and_the_cross_test_is_highlighted(result):
     page = render_report(result)
     rows = re.findall(r'<tr( class="main")?><td><span class="dot"[^>]*></span>(\S+)', page)
     assert [name for _, name in rows] == [
@@ -245,8 +245,7 @@ def test_every_test_has_a_row_and_the_cross_test_is_highlighted(small_demo):
     assert [name for mark, name in rows if mark] == [CROSS]
 
 
-def test_a_weak_old_model_is_named_at_the_top(small_demo):
-    result, _ = small_demo
+def test_a_weak_old_model_is_named_at_the_top(result):
     weak = replace(result, evaluation=replace(result.evaluation, old_model=ModelRecall(0.12, 0.1)))
     page = render_report(weak)
     assert '<span class="badge old-model-too-weak">old model too weak</span></h1>' in page
@@ -269,7 +268,6 @@ def test_the_gallery_has_a_line_for_each_stage_and_a_curve(small_demo, tmp_path)
     assert "carried out on a gallery" not in without
 
 
-def test_a_story_that_ended_early_says_why(small_demo):
-    result, _ = small_demo
+def test_a_story_that_ended_early_says_why(result):
     assert result.gallery is not None
     assert "It ends here: the upgrade to" in render_report(result)

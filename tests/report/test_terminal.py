@@ -36,8 +36,7 @@ def test_a_pipe_gets_an_evaluation_as_plain_text_and_a_terminal_colours(small_de
     require_colours_on_terminals_only(lambda console: print_evaluation(evaluation, console))
 
 
-def test_a_pipe_gets_a_benchmark_as_plain_text_and_a_terminal_colours(finished):
-    _, results = finished
+def test_a_pipe_gets_a_benchmark_as_plain_text_and_a_terminal_colours(results):
     require_colours_on_terminals_only(lambda console: print_benchmark(results, console))
 
 
@@ -75,8 +74,7 @@ def without_old_models(results):
     }
 
 
-def test_a_narrow_terminal_wraps_the_heads_and_loses_nothing(finished):
-    _, results = finished
+def test_a_narrow_terminal_wraps_the_heads_and_loses_nothing(results):
     results = replace(results, by_job=without_old_models(results))  # a note names scenarios
     narrow, wide = (
         printed(lambda console: print_benchmark(results, console), width=width)
@@ -92,8 +90,7 @@ def test_a_narrow_terminal_wraps_the_heads_and_loses_nothing(finished):
     assert len(narrow.splitlines()) > len(wide.splitlines())
 
 
-def test_a_benchmark_says_that_test_classes_may_have_been_seen(finished):
-    _, results = finished
+def test_a_benchmark_says_that_test_classes_may_have_been_seen(results):
     job, result = next(iter(results.by_job.items()))
     for seen, said in ({"count": 0, "note": "none"}, False), ({"count": None, "note": "x"}, True):
         changed = replace(results, by_job=results.by_job | {job: result | {"seen_classes": seen}})
@@ -118,8 +115,7 @@ def test_counts_have_separators():
 
 
 @pytest.mark.parametrize("width", [None, 100])
-def test_a_plan_names_every_job_and_its_state(finished, width):
-    benchmark, _ = finished
+def test_a_plan_names_every_job_and_its_state(benchmark, width):
     text = printed(lambda console: print_plan(benchmark, console), width=width)
     for job in benchmark.jobs:
         assert job.folder in text
