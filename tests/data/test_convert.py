@@ -62,10 +62,8 @@ def test_a_run_continues_where_the_last_one_saved(saves, change, expected, tmp_p
 
 
 def test_a_user_error_leaves_nothing(tmp_path):
-    with (
-        pytest.raises(UserError, match="bad input"),
-        resumable_folder(tmp_path / "out", "a") as folder,
-    ):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="bad input"), resumable_folder(out, "a") as folder:
         folder.grow("data/numbers.txt").write(b"1\n")
         folder.save(1)
         raise UserError("bad input")
@@ -78,11 +76,9 @@ def test_refused_folders(photo_folder, tmp_path, monkeypatch):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     with FileLock(tmp_path / ".out.partial" / "lock"):
-        for name, match in (
-            ("full", "exists already"),
-            ("out", "another process is writing"),
-            ("here", "current folder"),
-        ):
+        for name, match in {
+            "full": "exists already", "out": "another process is writing", "here": "current folder",
+        }.items():  # fmt: skip
             with pytest.raises(UserError, match=match):
                 convert(images, tmp_path / name, to="recordio")
 
@@ -99,9 +95,8 @@ def test_packing_and_unpacking_keeps_every_byte(photo_folder, tmp_path):
     assert again.class_names == source.class_names
 
     def contents(images):
-        return sorted(
-            (int(c), images.encoded(i)) for i, c in zip(images.ids, images.labels, strict=True)
-        )
+        rows = zip(images.ids, images.labels, strict=True)
+        return sorted((int(label), images.encoded(i)) for i, label in rows)
 
     assert contents(again) == contents(source)
     for path in (tmp_path / "rec").iterdir():
@@ -177,6 +172,13 @@ def damaged_photos(photo_folder, tmp_path_factory):
     return root
 
 
+def converted(images, out, to):
+    """How many images a run has converted, and its messages."""
+    notes = Notes()
+    with progress.shown(notes):
+        return convert(images, out, to=to), notes.texts
+
+
 def files_of(folder):
     paths = (p for p in folder.rglob("*") if p.is_file())
     return {str(p.relative_to(folder)): p.read_bytes() for p in paths}
@@ -207,12 +209,11 @@ def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeyp
             convert(images, out, to=to)
         assert not out.exists()
     stop_after(len(images))
-    notes = Notes()
-    with progress.shown(notes):
-        assert convert(images, out, to=to) == len(images) - 5
+    count, texts = converted(images, out, to)
+    assert count == len(images) - 5
     assert len(seen) == len(images) - 126
-    assert notes.texts[0] == "going on after 126 images of an earlier run"
-    assert notes.texts[1].startswith("left out 5 unreadable images: class 00/0000.png (not a")
+    assert texts[0] == "going on after 126 images of an earlier run"
+    assert texts[1].startswith("left out 5 unreadable images: class 00/0000.png (not a")
     assert files_of(out) == whole
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
 
@@ -223,16 +224,15 @@ def test_a_conversion_with_bad_images_goes_on_without_them(
 ):
     images = open_images(damaged_photos, skip_bad=True)
     convert(images, tmp_path / "whole", to=to)
-    out, notes = tmp_path / "out", Notes()
+    out = tmp_path / "out"
     with pytest.raises(UserError, match=r"has 5 unreadable images.*skip_bad"):
         convert(replace(images, skip_bad=False), out, to=to)
     assert not out.exists()
     with monkeypatch.context() as patch:
         patch.setattr("unibct.data.convert.image_suffix", lambda _: pytest.fail("is read again"))
-        with progress.shown(notes):
-            convert(images, out, to=to)
-    assert notes.texts[0] == f"going on after {len(images)} images of an earlier run"
-    assert notes.texts[1].startswith("left out 5 unreadable images")
+        _, texts = converted(images, out, to)
+    assert texts[0] == f"going on after {len(images)} images of an earlier run"
+    assert texts[1].startswith("left out 5 unreadable images")
     assert files_of(out) == files_of(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
 
@@ -287,10 +287,7 @@ def test_a_conversion_of_something_else_starts_again(change, photo_folder, tmp_p
         first.write_bytes(png(7))  # the same name, other bytes
     if change == "partial":
         (tmp_path / ".out.partial" / "data" / "train.rec").write_bytes(b"short")
-    notes = Notes()
-    with progress.shown(notes):
-        convert(open_images(root), out, to=to)
-    assert notes.texts == [AGAIN]
+    assert converted(open_images(root), out, to)[1] == [AGAIN]
     convert(open_images(root), tmp_path / "whole", to=to)
     assert files_of(out) == files_of(tmp_path / "whole")
 
@@ -325,28 +322,22 @@ convert.convert(open_images(sys.argv[1], skip_bad=True), Path(sys.argv[2]), to=s
 @pytest.mark.parametrize(
     ("to", "places"),
     [
-        (
-            "recordio",
-            ["write_record 0", "write_record 40", "write_record 60", "_first_image_size 0"],
-        ),
-        ("recordio", ["write_json 0", "write_json 5", "image_suffix 99", "atomic_folder 0"]),
-        ("folder", ["image_suffix 30", "image_suffix 90", "write_json 3", "atomic_folder 0"]),
+        ("recordio", "write_record 0, write_record 40, write_record 60, _first_image_size 0"),
+        ("recordio", "write_json 0, write_json 5, image_suffix 99, atomic_folder 0"),
+        ("folder", "image_suffix 30, image_suffix 90, write_json 3, atomic_folder 0"),
     ],
 )
 def test_a_killed_conversion_goes_on_to_the_byte(to, places, damaged_photos, tmp_path):
     images = open_images(damaged_photos, skip_bad=True)
     convert(images, tmp_path / "whole", to=to)
     out = tmp_path / "out"
-    for place in places:
+    for place in places.split(", "):
         name, calls = place.split()
         arguments = [damaged_photos, out, to, name, calls]
         command = [sys.executable, "-c", KILLED_AT, *map(str, arguments)]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
         assert not out.exists()
-    notes = Notes()
-    with progress.shown(notes):
-        convert(images, out, to=to)
-    assert notes.texts[0].startswith("going on after ")
+    assert converted(images, out, to)[1][0].startswith("going on after ")
     assert files_of(out) == files_of(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
 

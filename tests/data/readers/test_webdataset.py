@@ -45,10 +45,7 @@ IMAGE = ("1.png", png(1))
         ([IMAGE, ("1.json", b"{")], r"1.json cannot be read as a label"),
         ([IMAGE, ("1.json", b"[" * 100_000)], "1.json cannot be read as a label"),
         ([IMAGE, ("1.json", b'{"label": "a\\nb"}')], "1.json is not one number or word"),
-        (
-            [IMAGE, ("1.json", b'{"label": 0.5}')],
-            "a 1.json whose label is a whole number or a word",
-        ),
+        ([IMAGE, ("1.json", b'{"label": 0.5}')], "a 1.json whose label is a whole number or a"),
         ([IMAGE, ("1.json", b'{"label": true}')], "'1' has an image but no label"),
         ([IMAGE, ("1.json", b" " * (1 << 24) + b"{}")], "too long for a label"),
         ([IMAGE], "'1' has an image but no label; add 1.cls"),
@@ -83,9 +80,7 @@ def test_links_and_negative_sizes_within_shards(tmp_path):
     link.type, link.linkname = tarfile.LNKTYPE, "1.png"
     with tarfile.open(path, "w") as tar:
         tar.addfile(link)
-    with pytest.raises(
-        UserError, match=r"s.tar: '2.png' is not a plain file; pack the file itself"
-    ):
+    with pytest.raises(UserError, match=r"s.tar: '2.png' is not a plain file; pack the file"):
         open_images(path)
     endless = tarfile.TarInfo("1.txt")
     endless.size = -512
@@ -117,15 +112,8 @@ def opened(monkeypatch):
 
 
 def content(images):
-    return (
-        images.name,
-        images.ids,
-        images.labels.tolist(),
-        images.class_names,
-        images.digest,
-        images.encoded.places,
-        [images.encoded(i) for i in images.ids],
-    )
+    described = images.name, images.ids, images.labels.tolist(), images.class_names, images.digest
+    return (*described, images.encoded.places, [images.encoded(i) for i in images.ids])
 
 
 def indexes(cache):
@@ -205,25 +193,23 @@ def with_rows(rows):
         lambda data: data.replace(b'"7"', b'"8"'),
         lambda data: data.replace(b'"0001", 512', b'"0001", 513'),
         lambda data: data.replace(b'"format": 3', b'"format": 2'),
-        with_rows([["0001", 512, 10**9, "7"]]),  # beyond the tar
-        with_rows([["0001", 10**9, 70, "7"]]),
-        with_rows([["0001", 10**30, 70, "7"]]),
-        with_rows([["0001", -512, 70, "7"]]),
-        with_rows([["0001", 512, -70, "7"]]),
-        with_rows([["0001", 512.0, 70, "7"]]),  # of another type
-        with_rows([["0001", "512", 70, "7"]]),
-        with_rows([["0001", None, 70, "7"]]),
-        with_rows([["0001", 512, 70, 7]]),
-        with_rows([[1, 512, 70, "7"]]),
-        with_rows([["0001", 512, 70, ""]]),  # no label
-        with_rows([["0001", 512, 70, "a\nb"]]),
-        with_rows([["0001", 512, 70, "7"], ["0001", 512, 70, "7"]]),  # no list of samples
-        with_rows([["0001", 512, 70]]),
-        with_rows(["0001"]),
-        with_rows({"0001": [512, 70, "7"]}),
-        with_rows(None),
+        *(
+            with_rows([["0001", *place, "7"]])  # beyond the tar, of another type, or no place
+            for place in (
+                (512, 10**9), (10**9, 70), (10**30, 70), (-512, 70), (512, -70),
+                (512.0, 70), ("512", 70), (None, 70),
+            )
+        ),
+        *(with_rows([["0001", 512, 70, label]]) for label in (7, "", "a\nb")),  # no label
+        *(
+            with_rows(rows)  # no list of samples
+            for rows in (
+                [[1, 512, 70, "7"]], [["0001", 512, 70, "7"]] * 2, [["0001", 512, 70]],
+                ["0001"], {"0001": [512, 70, "7"]}, None,
+            )
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_index_is_replaced_and_never_reaches_beyond_the_tar(
     damage, shards, cache, opened
 ):

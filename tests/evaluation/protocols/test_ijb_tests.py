@@ -100,14 +100,14 @@ def test_pair_scores_of_none_and_errors():
     first = np.eye(3)
     none = np.zeros(0, dtype=np.int64)
     assert pair_scores(first, first, none, none).shape == (0,)
-    with pytest.raises(UserError, match="second_rows has 3 in pair 1, but there are 3 templates"):
-        pair_scores(first, first, [0, 1], [2, 3])
-    with pytest.raises(UserError, match="first_rows has -1 in pair 0"):
-        pair_scores(first, first, [-1, 1], [2, 0])
-    with pytest.raises(UserError, match="first_rows has 2 entries but second_rows has 1"):
-        pair_scores(first, first, [0, 1], [2])
-    with pytest.raises(UserError, match="dimension 3 but second has dimension 2"):
-        pair_scores(first, first[:, :2], [0], [0])
+    for second, rows, message in (
+        (first, ([0, 1], [2, 3]), "second_rows has 3 in pair 1, but there are 3 templates"),
+        (first, ([-1, 1], [2, 0]), "first_rows has -1 in pair 0"),
+        (first, ([0, 1], [2]), "first_rows has 2 entries but second_rows has 1"),
+        (first[:, :2], ([0], [0]), "dimension 3 but second has dimension 2"),
+    ):
+        with pytest.raises(UserError, match=message):
+            pair_scores(first, second, *rows)
 
 
 def test_identification_equals_naive_loops(monkeypatch):
@@ -151,13 +151,14 @@ def test_identification_equals_naive_loops(monkeypatch):
 
 
 def test_identification_errors():
-    galleries = {"G1": (np.eye(3), np.array([1, 2, 3]))}
-    with pytest.raises(UserError, match="probe row 1 has the subject 4, which no gallery has"):
-        search_galleries(np.eye(3)[:2], [1, 4], galleries)
-    with pytest.raises(UserError, match="query has dimension 2 but G1 has dimension 3"):
-        search_galleries(np.eye(2), [1, 2], galleries)
-    with pytest.raises(UserError, match="subjects of G1 has 2 entries"):
-        search_galleries(np.eye(3), [1, 2, 3], {"G1": (np.eye(3), np.array([1, 2]))})
+    three = np.eye(3)
+    for query, subjects, enrolled, message in (
+        (three[:2], [1, 4], [1, 2, 3], "probe row 1 has the subject 4, which no gallery has"),
+        (np.eye(2), [1, 2], [1, 2, 3], "query has dimension 2 but G1 has dimension 3"),
+        (three, [1, 2, 3], [1, 2], "subjects of G1 has 2 entries"),
+    ):
+        with pytest.raises(UserError, match=message):
+            search_galleries(query, subjects, {"G1": (three, np.array(enrolled))})
 
 
 def benchmark_of(subjects=60, probes=4, seed=9):
@@ -173,20 +174,14 @@ def benchmark_of(subjects=60, probes=4, seed=9):
     templates = np.concatenate([1000 + enrolled, probe_templates])
     none = np.zeros(0, dtype=np.int64)
     read = Meta(
-        images=("x.jpg",),
-        templates=templates,
-        media=none,
-        landmarks=np.zeros((0, 5, 2), np.float32),
-        scores=np.zeros(0, np.float32),
-        first=first,
-        second=second,
-        same=same,
+        ("x.jpg",), templates, none, np.zeros((0, 5, 2), np.float32), np.zeros(0, np.float32),
+        first, second, same,
         galleries={
-            "G1": TemplateSubjects(1000 + half[:30], half[:30]),
-            "G2": TemplateSubjects(1000 + half[30:], half[30:]),
+            name: TemplateSubjects(1000 + part, part)
+            for name, part in (("G1", half[:30]), ("G2", half[30:]))
         },
         probes=TemplateSubjects(probe_templates, probe_subjects),
-    )
+    )  # fmt: skip
     return read, templates, np.concatenate([enrolled, probe_subjects])
 
 
@@ -210,16 +205,10 @@ def test_evaluation_equals_naive_scores():
     vector["blend"] = {t: v / np.linalg.norm(v) for t, v in blends.items()}
     for name, test in found.tests.items():
         query, gallery = name.split("→")  # the query is the probe's side, the second column
-        scores = np.array(
-            [
-                vector[gallery][a] @ vector[query][b]
-                for a, b in zip(read.first, read.second, strict=True)
-            ]
-        )
+        pairs = zip(read.first, read.second, strict=True)
+        scores = np.array([vector[gallery][a] @ vector[query][b] for a, b in pairs])
         assert np.allclose(test.genuine, scores[read.same], atol=5e-6)
         assert np.allclose(all_scores(test.impostor), scores[~read.same], atol=1e-6)
-    for name, test in found.tests.items():
-        query, gallery = name.split("→")
         hits = []
         for template, subject in zip(*read.probes, strict=True):
             scores = [vector[gallery][1000 + s] @ vector[query][template] for s in range(60)]
@@ -279,23 +268,23 @@ def test_evaluation_errors():
     old = model_of(templates, subjects, 1, 1)
     order = np.argsort(old[0])
     ids, vectors = old[0][order], old[1][order]
-    with pytest.raises(UserError, match="the new model has no vector of template 5717"):
-        evaluate_templates(read, old=old, new=(ids[:-1], vectors[:-1]))
-    with pytest.raises(UserError, match="the old model has no vector of template 1000"):
-        evaluate_templates(read, old=(ids[1:], vectors[1:]), new=old)
-    with pytest.raises(UserError, match="new has the template 1001 twice"):
-        evaluate_templates(read, old=old, new=(np.where(ids == 1000, 1001, ids), vectors))
-    with pytest.raises(UserError, match="new has dimension 11 but old has dimension 12"):
-        evaluate_templates(read, old=old, new=(ids, vectors[:, 1:]))
-    with pytest.raises(UserError, match="old has NaN or infinite values, first in row 0"):
-        evaluate_templates(read, old=(ids, np.full_like(vectors, np.nan)), new=old)
-    with pytest.raises(UserError, match="template ids of new has 299 entries"):
-        evaluate_templates(read, old=old, new=(ids[1:], vectors))
+    for changed, message in (
+        ({"new": (ids[:-1], vectors[:-1])}, "the new model has no vector of template 5717"),
+        ({"old": (ids[1:], vectors[1:])}, "the old model has no vector of template 1000"),
+        ({"new": (np.where(ids == 1000, 1001, ids), vectors)}, "new has the template 1001 twice"),
+        ({"new": (ids, vectors[:, 1:])}, "new has dimension 11 but old has dimension 12"),
+        (
+            {"old": (ids, np.full_like(vectors, np.nan))},
+            "old has NaN or infinite values, first in row 0",
+        ),
+        ({"new": (ids[1:], vectors)}, "template ids of new has 299 entries"),
+        ({"repeats": 0}, "seed must be at least 0 and repeats at least 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            evaluate_templates(read, **{"old": old, "new": old} | changed)
     lost = replace(read, probes=TemplateSubjects(*(part[1:] for part in read.probes)))
     with pytest.raises(UserError, match="template 5000 of the pairs is in no file of probes"):
         evaluate_templates(lost, old=old, new=old)
-    with pytest.raises(UserError, match="seed must be at least 0 and repeats at least 1"):
-        evaluate_templates(read, old=old, new=old, repeats=0)
 
 
 def test_from_files_to_a_verdict(tmp_path):
