@@ -1,7 +1,7 @@
 """Fixtures of the gallery: an engine of each kind, and rows to put into it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,29 @@ def some_rows(
     )
 
 
+@contextmanager
+def killed(engine: Engine, name: str = "write", *, after: int = 0) -> Generator[None]:
+    """Within it the process is stopped when it calls a method of the engine once more than that."""
+    method, allowed = getattr(engine, name), iter(range(after))
+
+    def stops(*arguments: Any, **options: Any) -> None:
+        if next(allowed, None) is None:
+            raise KeyboardInterrupt
+        method(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(engine, name, stops)
+        yield
+
+
+@contextmanager
+def broken(place: str) -> Generator[None]:
+    """Within it this function of ``unibct.gallery`` breaks down, and what was begun with it."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(f"unibct.gallery.{place}", lambda *_, **__: 1 / 0)
+        yield
+
+
 @pytest.fixture
 def toy_gallery(tmp_path: Path) -> Gallery:
     """48 rows of a small old model in the embedded engine."""
@@ -151,16 +174,15 @@ def upgraded_twice(upgraded: Gallery, tmp_path: Path) -> Gallery:
     return upgraded
 
 
+def fitted_map(old: str, new: str, folder: Path) -> Path:
+    """A map of the rows of an older model into the space of a newer one."""
+    models = Opener().open(new), Opener().open(old)
+    images = toy_images(per_class=30, first=200)
+    save_map(adapt_embedders(*models, images, direction="forward", kind="linear"), folder)
+    return folder
+
+
 @pytest.fixture
 def forward_map(tmp_path: Path) -> Path:
     """A map of the old model's rows into the space of the new one."""
-    opener = Opener()
-    fitted = adapt_embedders(
-        opener.open(NEW),
-        opener.open(OLD),
-        toy_images(per_class=30, first=200),
-        direction="forward",
-        kind="linear",
-    )
-    save_map(fitted, tmp_path / "map")
-    return tmp_path / "map"
+    return fitted_map(OLD, NEW, tmp_path / "map")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.data.decode_counter import DecodeCounter
+from tests.gallery.conftest import broken, killed
 from tests.gallery.toys import NEW, OLD, skipping, toy_images, with_bad
 from tests.models.cases import small_model
 from unibct.data.decoding import UnreadableImageError
@@ -14,16 +15,11 @@ from unibct.data.image_set import FileSource
 from unibct.data.readers import open_images
 from unibct.embedders import Opener
 from unibct.embeddings.extraction import embed
-from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.gallery import adding
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.known_queries import FoundMates, found_mates, read_known_queries
 from unibct.models.model_folder import save_model
-
-
-def renamed(images, **changes):
-    return replace(images, **changes)
 
 
 def vectors_of(images, model=OLD):
@@ -35,7 +31,7 @@ def test_an_id_with_another_image_label_or_metadata_is_refused(toy_gallery, tmp_
         toy_gallery.add(toy_images(seed=1))
     other_names = tuple(f"d{i}" for i in range(6))
     with pytest.raises(UserError, match=r"'c0/0'.*the label 'c0', not 'd0'"):
-        toy_gallery.add(renamed(toy_images(), class_names=other_names))
+        toy_gallery.add(replace(toy_images(), class_names=other_names))
     (tmp_path / "m.csv").write_text("id,colour\nc0/0,red\n")
     with pytest.raises(UserError, match=r"'c0/0'.*other metadata"):
         toy_gallery.add(toy_images(), metadata=tmp_path / "m.csv")
@@ -48,23 +44,22 @@ def test_embeddings_and_images_of_the_same_rows_are_the_same(toy_gallery):
         toy_gallery.add(vectors_of(toy_images(seed=1)))
 
 
-def broken(row: int, value: float) -> Embeddings:
-    good = vectors_of(toy_images(per_class=2, first=90))
-    vectors = np.array(good.vectors)
-    vectors[row] = value
-    return Embeddings(vectors, good.ids, good.labels, good.class_names, good.fingerprint)
-
-
 @pytest.mark.parametrize("value", [np.nan, 0.0, np.inf])
 def test_vectors_that_no_search_can_find_are_refused_by_id(toy_gallery, value):
+    good = vectors_of(toy_images(per_class=2, first=90))
+    vectors = np.array(good.vectors)
+    vectors[3] = value
     with pytest.raises(UserError, match="'c1/91'"):
-        toy_gallery.add(broken(3, value))
+        toy_gallery.add(good.changed(vectors=vectors, fingerprint=good.fingerprint))
     assert toy_gallery.status().as_json()["rows"] == 48
 
 
-def test_embeddings_whose_rows_nobody_would_find_are_refused(upgraded):
+def test_embeddings_by_both_models_are_added_unless_nobody_would_find_them(upgraded):
     later = toy_images(per_class=1, first=90)
     assert upgraded.add(vectors_of(later)).added == 6, "the new model searches old rows"
+    assert upgraded.add(vectors_of(toy_images(per_class=1, first=91), NEW)).added == 6
+    assert list(upgraded.status().live.values()) == [54, 6]
+    upgraded.remove([f"c{label}/91" for label in range(6)])
     upgraded.rollback()
     with pytest.raises(UserError, match=r"new_model, whose rows .*old_model may not search"):
         upgraded.add(vectors_of(toy_images(per_class=1, first=95), NEW))
@@ -73,34 +68,15 @@ def test_embeddings_whose_rows_nobody_would_find_are_refused(upgraded):
 
 def test_another_dimension_is_refused(toy_gallery):
     good = vectors_of(toy_images(per_class=1, first=90))
-    short = Embeddings(
-        good.vectors[:, :5], good.ids, good.labels, good.class_names, good.fingerprint
-    )
+    short = good.changed(vectors=good.vectors[:, :5], fingerprint=good.fingerprint)
     with pytest.raises(UserError, match=r"dimension 5; those of .* have 12"):
         toy_gallery.add(short)
-
-
-def test_rows_of_an_older_model_may_be_added_after_an_upgrade(upgraded):
-    extra = toy_images(per_class=1, first=90)
-    assert upgraded.add(vectors_of(extra)).added == 6
-    assert upgraded.add(vectors_of(toy_images(per_class=1, first=91), NEW)).added == 6
-    assert list(upgraded.status().live.values()) == [54, 6]
 
 
 def test_a_killed_add_keeps_what_was_acknowledged_and_goes_on(tmp_path, monkeypatch):
     gallery = Gallery.create(tmp_path / "G", OLD)
     monkeypatch.setattr(adding, "BATCH", 10)
-    write = gallery.folder.engine.write
-    calls = []
-
-    def dies(*arguments, **names):
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        calls.append(1)
-        write(*arguments, **names)
-
-    monkeypatch.setattr(gallery.folder.engine, "write", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with killed(gallery.folder.engine, after=3):
         gallery.add(toy_images())
     again = Gallery(tmp_path / "G")
     assert again.status().as_json()["rows"] == 30
@@ -160,8 +136,8 @@ def test_unreadable_images_are_left_out(toy_gallery, encoded, monkeypatch):
 
 def test_known_queries_are_never_unreadable(tmp_path):
     gallery = Gallery.create(tmp_path / "G", OLD, known=48)
-    bad = ("c0/0", "c3/2")
-    assert gallery.add(skipping(with_bad(toy_images(), *bad, encoded=True))).added == 46
+    images = with_bad(toy_images(), "c0/0", "c3/2", encoded=True)
+    assert gallery.add(skipping(images)).added == 46
     assert gallery.status().known == 46
 
 
@@ -175,12 +151,8 @@ def test_an_add_that_wrote_nothing_leaves_no_step(toy_gallery):
     assert toy_gallery.verify() == []
 
 
-def test_an_interrupted_add_is_not_called_a_backfill(toy_gallery, monkeypatch):
-    def dies(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(toy_gallery.folder.engine, "write", dies)
-    with pytest.raises(KeyboardInterrupt):
+def test_an_interrupted_add_is_not_called_a_backfill(toy_gallery):
+    with killed(toy_gallery.folder.engine):
         toy_gallery.add(toy_images(per_class=1, first=30))
     assert toy_gallery.folder.state.unfinished.action == "add"
     assert toy_gallery.status().as_json()["backfill"] is None
@@ -192,7 +164,7 @@ def test_an_image_that_cannot_be_read_is_named(toy_gallery):
     def encoded(image_id):
         raise UnreadableImageError("No such file or directory")
 
-    more = renamed(toy_images(per_class=1, first=30), encoded=encoded)
+    more = replace(toy_images(per_class=1, first=30), encoded=encoded)
     with pytest.raises(UserError, match=r"c0/30 cannot be read \(No such file or directory\)"):
         toy_gallery.add(more)
     assert toy_gallery.folder.state.unfinished is None
@@ -206,15 +178,12 @@ def test_removing_forgets_known_queries_of_the_rows(toy_gallery):
     assert toy_gallery.add(toy_images()).added == 2
 
 
-def test_an_id_that_is_given_twice_counts_once(toy_gallery):
-    assert toy_gallery.remove(["c0/0", "c0/0"]) == 1
-    assert toy_gallery.folder.state.steps[-1].details["rows"] == 1
-
-
-def test_a_removal_does_not_look_through_the_whole_gallery(toy_gallery, monkeypatch):
+@pytest.mark.parametrize("ids", [["c0/0", "c0/0"], ["c0/0", "c1/1"]])
+def test_a_removal_counts_each_id_once_and_does_not_look_through_all(toy_gallery, monkeypatch, ids):
     monkeypatch.setattr(toy_gallery.folder.engine, "scan", lambda *_, **__: 1 / 0)
-    assert toy_gallery.remove(["c0/0", "c1/1"]) == 2
-    assert toy_gallery.status().as_json()["rows"] == 46
+    count = len(set(ids))
+    assert toy_gallery.remove(ids) == toy_gallery.folder.state.steps[-1].details["rows"] == count
+    assert toy_gallery.status().as_json()["rows"] == 48 - count
 
 
 def test_a_text_is_no_list_of_ids(upgraded):
@@ -241,12 +210,9 @@ def test_a_refused_removal_keeps_rows_and_known_queries(toy_gallery, monkeypatch
     assert toy_gallery.status().as_json()["rows"] == 48
 
 
-def test_a_removal_that_was_killed_after_the_gate_forgets_known_queries_too(
-    toy_gallery, monkeypatch
-):
+def test_a_removal_that_was_killed_after_the_gate_forgets_known_queries_too(toy_gallery):
     known = read_known_queries(toy_gallery.folder.path)
-    monkeypatch.setattr("unibct.gallery.adding.complete_removal", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with broken("adding.complete_removal"):
         toy_gallery.remove([known[0].id])
     toy_gallery.add(toy_images(per_class=1, first=30, classes=1))
     assert known[0].id not in {query.id for query in read_known_queries(toy_gallery.folder.path)}
@@ -255,23 +221,13 @@ def test_a_removal_that_was_killed_after_the_gate_forgets_known_queries_too(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deleted", [0, 1])
-def test_a_removal_that_is_killed_while_it_deletes_leaves_no_vector(upgraded, monkeypatch, deleted):
+def test_a_removal_that_is_killed_while_it_deletes_leaves_no_vector(upgraded, deleted):
     """The row was made again by the earlier model: the newer vector is replaced, not searched."""
     upgraded.add(toy_images(per_class=1, first=20))
     upgraded.rollback(data=toy_images(per_class=1, first=20))
     engine = upgraded.folder.engine
-    delete, calls = engine.delete, []
-
-    def killed(*arguments):
-        if len(calls) == deleted:
-            raise KeyboardInterrupt
-        calls.append(arguments)
-        delete(*arguments)
-
-    monkeypatch.setattr(engine, "delete", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with killed(engine, "delete", after=deleted):
         upgraded.remove(["c0/20"])
-    monkeypatch.setattr(engine, "delete", delete)
     upgraded.index()  # any later step that writes
     assert [len(engine.read(kind, ["c0/20"])) for kind in engine.kinds()] == [0, 0]
     assert upgraded.verify() == []

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.gallery.conftest import fitted_map, killed
 from tests.gallery.toys import (
     NEW,
     NEWEST,
@@ -22,8 +23,6 @@ from unibct.gallery.gallery import Gallery
 from unibct.gallery.rollback import stopped_target, unsearchable_rows
 from unibct.gallery.sources import open_source
 from unibct.gallery.state import ROLLBACK
-from unibct.maps.space_map import save_map
-from unibct.training.mapped_model import adapt_embedders
 
 BAD = ("c0/0", "c3/2")
 LATER = toy_images(per_class=1, first=30)
@@ -35,8 +34,7 @@ def live(gallery):
 
 
 def noting(gallery):
-    notes = Notes()
-    show(notes)
+    show(notes := Notes())
     return Gallery(gallery.folder.path), notes
 
 
@@ -82,12 +80,6 @@ def test_a_file_that_was_damaged_later_is_unreadable_and_not_another_image(tmp_p
     assert (added.added, added.present, added.skipped) == (0, 46, 2)
     assert gallery.backfill(skipping(damaged)).rows == 46
     assert live(gallery) == [2, 46]
-
-
-def test_other_images_are_refused_also_where_unreadable_ones_are_left_out(upgraded):
-    with pytest.raises(UserError, match="is another image"):
-        upgraded.backfill(skipping(with_bad(toy_images(seed=1), *BAD)))
-    assert live(upgraded) == [48, 0]
 
 
 def test_in_place_of_an_unreadable_image_the_next_one_helps_to_reach_the_share(
@@ -174,19 +166,8 @@ def test_images_of_other_rows_are_not_taken_in_silence(upgraded):
 def test_a_stopped_rollback_ends_if_the_images_that_are_left_are_unreadable(upgraded, monkeypatch):
     upgraded.add(LATER)
     monkeypatch.setattr("unibct.gallery.rollback._BATCH", 4)
-    engine = upgraded.folder.engine
-    write, calls = engine.write, []
-
-    def stopped(*arguments, **options):
-        if calls:
-            raise KeyboardInterrupt
-        calls.append(arguments)
-        write(*arguments, **options)
-
-    monkeypatch.setattr(engine, "write", stopped)
-    with pytest.raises(KeyboardInterrupt):
+    with killed(upgraded.folder.engine, after=1):
         upgraded.rollback(data=LATER)
-    monkeypatch.setattr(engine, "write", write)
     assert stopped_target(upgraded.folder.state, images=True) is not None
     result = upgraded.rollback(data=skipping(with_bad(LATER, *LATER.ids)))
     assert (result.restored, result.unsearchable, result.skipped) == (4, 2, 2)
@@ -209,8 +190,7 @@ def test_known_queries_of_your_own_with_unreadable_images_are_left_out(tmp_path)
     known = with_bad(toy_images(per_class=1, first=60), "c2/60", "c5/60")
     with pytest.raises(UserError, match=r"c2/60 cannot be read .*skip_bad"):
         Gallery.create(tmp_path / "G", OLD, known=known)
-    notes = Notes()
-    show(notes)
+    show(notes := Notes())
     gallery = Gallery.create(tmp_path / "G", OLD, known=skipping(known))
     assert gallery.status().known == 4
     assert notes.texts == ["left out 2 unreadable images of toys: c2/60, c5/60"]
@@ -229,21 +209,22 @@ def test_named_rows_only(upgraded):
         upgraded.backfill(toy_images(), ids=["nobody"])
 
 
-def test_rows_without_an_image_are_counted_and_named(upgraded):
+def test_rows_without_an_image_are_named_unless_the_share_is_reached_without_them(upgraded):
+    result = upgraded.backfill(toy_images(classes=4), share=0.25)
+    assert (result.rows, result.missing, result.first_missing) == (12, 0, "")
+    upgraded.abort()
     result = upgraded.backfill(toy_images(classes=2))
     assert (result.rows, result.missing, result.first_missing) == (16, 32, "c2/0")
     with pytest.raises(UserError, match="none of the 32 rows"):
         upgraded.backfill(toy_images(per_class=1, first=90))
 
 
-def test_rows_without_an_image_are_not_named_if_the_share_is_reached_without_them(upgraded):
-    result = upgraded.backfill(toy_images(classes=4), share=0.25)
-    assert (result.rows, result.missing, result.first_missing) == (12, 0, "")
-
-
-def test_other_images_under_the_same_ids_are_refused(upgraded):
+@pytest.mark.parametrize("bad", [(), BAD])
+def test_other_images_under_the_same_ids_are_refused(upgraded, bad):
+    """Also where unreadable ones are left out."""
+    others = with_bad(toy_images(seed=1), *bad)
     with pytest.raises(UserError, match="is another image"):
-        upgraded.backfill(toy_images(seed=1))
+        upgraded.backfill(skipping(others) if bad else others)
     assert live(upgraded) == [48, 0]
 
 
@@ -301,18 +282,8 @@ def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forwar
     assert upgraded.verify() == []
 
 
-def newest_map(old, folder):
-    """A map of the rows of an older model into the space of the newest one."""
-    opener = Opener()
-    images = toy_images(per_class=30, first=200)
-    models = opener.open(NEWEST), opener.open(old)
-    fitted = adapt_embedders(*models, images, direction="forward", kind="linear")
-    save_map(fitted, folder)
-    return folder
-
-
 def test_the_share_of_a_map_counts_rows_that_other_models_made(upgraded_twice, tmp_path):
-    forward = newest_map(OLD, tmp_path / "newest")
+    forward = fitted_map(OLD, NEWEST, tmp_path / "newest")
     assert live(upgraded_twice) == [48, 6, 0]
     half = upgraded_twice.backfill(map_folder=forward, share=0.5)
     assert (half.rows, half.rows_in_space, half.total) == (27, 27, 54)
@@ -325,7 +296,7 @@ def test_a_map_of_rows_that_the_gallery_does_not_have_is_refused(toy_gallery, tm
     old, newest = (Opener().open(name).fingerprint for name in (OLD, NEWEST))
     toy_gallery.upgrade(NEWEST, [written(toy_certificate(old, newest), tmp_path)])
     with pytest.raises(UserError, match=rf"maps rows of model .* this gallery has none.*{old}"):
-        toy_gallery.backfill(map_folder=newest_map(NEW, tmp_path / "newest"))
+        toy_gallery.backfill(map_folder=fitted_map(NEW, NEWEST, tmp_path / "newest"))
 
 
 def test_a_map_into_another_space_is_refused(toy_gallery, forward_map):
@@ -361,7 +332,7 @@ def test_only_found_rows_with_images_are_embedded_again(upgraded):
 
 def lazily(gallery):
     gallery.search(toy_images(per_class=1, first=50), k=2, row_images=toy_images())
-    return list(gallery.status().live.values())
+    return live(gallery)
 
 
 def test_searches_and_the_backfill_after_them_are_undone_one_by_one(upgraded):
@@ -373,10 +344,9 @@ def test_searches_and_the_backfill_after_them_are_undone_one_by_one(upgraded):
     with pytest.raises(UserError, match=r"no backfill of .* is under way"):
         upgraded.pause()
     upgraded.backfill(toy_images(), share=0.5)
-    upgraded.abort()
-    assert list(upgraded.status().live.values()) == by_searches
-    upgraded.abort()
-    assert list(upgraded.status().live.values()) == [48, 0]
+    for rows in (by_searches, [48, 0]):
+        upgraded.abort()
+        assert live(upgraded) == rows
     assert upgraded.verify() == []
 
 
@@ -389,7 +359,7 @@ def test_while_a_backfill_is_paused_searches_belong_to_it(upgraded, monkeypatch)
     assert upgraded.folder.state.open_backfill.number == number
     upgraded.backfill(toy_images())
     upgraded.abort()
-    assert list(upgraded.status().live.values()) == [48, 0]
+    assert live(upgraded) == [48, 0]
 
 
 def test_while_another_process_writes_the_search_goes_on(upgraded):

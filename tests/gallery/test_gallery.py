@@ -229,8 +229,7 @@ def test_a_filter_and_a_threshold(gallery, tmp_path):
 
 
 def test_a_filter_that_no_row_fits_is_noted(gallery, tmp_path, monkeypatch):
-    notes = Notes()
-    show(notes)
+    show(notes := Notes())
     extra = toy_images(per_class=2, first=60)
     (tmp_path / "m.csv").write_text("id,colour\n" + "".join(f"{i},red\n" for i in extra.ids))
     gallery.add(extra, metadata=tmp_path / "m.csv")

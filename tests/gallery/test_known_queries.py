@@ -146,8 +146,7 @@ def test_a_step_that_no_known_query_has_tested_says_so(tmp_path, why):
         "no mate before": {"known": strangers},
         "no query": {"known": 0},
     }[why]
-    notes = Notes()
-    show(notes)
+    show(notes := Notes())
     gallery = Gallery.create(tmp_path / "G", OLD, **settings)
     gallery.add(toy_images())
     assert bool(found_mates(gallery.folder).asked_ids) is (why != "no query")

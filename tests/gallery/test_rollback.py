@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.gallery.conftest import broken, killed
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
 from tests.notes import Notes, show
 from unibct.embedders import Opener
@@ -11,11 +12,6 @@ from unibct.errors import UserError
 from unibct.gallery import steps
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.rollback import rollback_target, stopped_target, unsearchable_rows
-
-
-def test_there_must_be_something_to_go_back_from(toy_gallery):
-    with pytest.raises(UserError, match="no upgrade and no backfill"):
-        toy_gallery.rollback()
 
 
 def test_any_upgrade_or_backfill_can_be_the_target(upgraded):
@@ -29,6 +25,8 @@ def test_any_upgrade_or_backfill_can_be_the_target(upgraded):
     assert list(upgraded.status().live.values()) == [48, 0]
     upgraded.rollback(3)
     assert upgraded.folder.state.searching.name.endswith("old_model")
+    with pytest.raises(UserError, match="no upgrade and no backfill"):
+        upgraded.rollback()
 
 
 def test_the_newest_rows_are_unsearchable_until_they_are_restored(upgraded):
@@ -75,10 +73,6 @@ def narrow():
     return rows.changed(vectors=np.eye(6, 5, dtype=np.float32), fingerprint=rows.fingerprint)
 
 
-def other_images():
-    return replace(LATER, read=lambda row_id: 255 - LATER.read(row_id))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "message"),
@@ -86,7 +80,10 @@ def other_images():
         (lambda: embeddings(NEW), "need embeddings by .*old_model"),
         (narrow, "vectors of dimension 5; those of .*old_model have 12"),
         (lambda: embeddings(OLD, np.nan), "the vector of 'c0/30' is NaN"),
-        (other_images, "'c0/30' is another image"),
+        (
+            lambda: replace(LATER, read=lambda row_id: 255 - LATER.read(row_id)),
+            "'c0/30' is another image",
+        ),
     ],
 )
 def test_data_that_cannot_be_the_rows_is_refused_before_anything_changes(upgraded, data, message):
@@ -153,25 +150,12 @@ def test_a_rollback_that_was_stopped_while_it_made_rows_again_goes_on(
     newest, answers = hits(upgraded_twice)
     new = upgraded_twice.folder.state.steps[-2].before.searching
     monkeypatch.setattr("unibct.gallery.rollback._BATCH", 3)
-    engine = upgraded_twice.folder.engine
-    write, calls = engine.write, []
-
-    def killed(*arguments, **options):
-        if len(calls) == written:
-            raise KeyboardInterrupt
-        calls.append(arguments)
-        write(*arguments, **options)
-
-    monkeypatch.setattr(engine, "write", killed)
-    if written < 2:
-        with pytest.raises(KeyboardInterrupt):
-            upgraded_twice.rollback(data=images)
-    else:  # killed when all rows are written
-        monkeypatch.setattr("unibct.gallery.rollback.complete_rollback", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            upgraded_twice.rollback(data=images)
-        monkeypatch.undo()
-    monkeypatch.setattr(engine, "write", write)
+    in_between, at_the_end = (
+        killed(upgraded_twice.folder.engine, after=written),
+        broken("rollback.complete_rollback"),
+    )
+    with in_between if written < 2 else at_the_end:
+        upgraded_twice.rollback(data=images)
     assert hits(upgraded_twice) == (newest, answers)
     state = upgraded_twice.folder.state
     target = stopped_target(state, images=True)
@@ -221,16 +205,13 @@ def test_after_finish_searches_are_as_before_until_all_rows_are_made_again(upgra
     assert result.searching != before[0]
 
 
-def test_another_step_takes_back_a_rollback_that_was_making_rows(upgraded, monkeypatch):
+def test_another_step_takes_back_a_rollback_that_was_making_rows(upgraded):
     upgraded.backfill(toy_images())
     upgraded.finish()
     before = hits(upgraded)
-    with monkeypatch.context() as patch:
-        patch.setattr("unibct.gallery.rollback.found_mates", lambda *_, **__: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            upgraded.rollback(data=toy_images())
-    notes = Notes()
-    show(notes)
+    with broken("rollback.found_mates"):
+        upgraded.rollback(data=toy_images())
+    show(notes := Notes())
     again = Gallery(upgraded.folder.path)
     with pytest.raises(UserError, match="48 old vectors were deleted"):
         again.rollback()
@@ -238,10 +219,7 @@ def test_another_step_takes_back_a_rollback_that_was_making_rows(upgraded, monke
         "step 6, rollback, had been interrupted: it is taken back, and the rows are as before it"
     ]
     assert hits(again) == before
-    assert [count.rows for count in map(again.folder.engine.count, again.folder.state.kinds)] == [
-        0,
-        48,
-    ]
+    assert [again.folder.engine.count(kind).rows for kind in again.folder.state.kinds] == [0, 48]
     assert again.verify() == []
     assert again.rollback(data=toy_images()).restored == 48
     assert again.verify() == []

@@ -159,8 +159,7 @@ def test_old_scores_are_on_the_scale_of_the_old_model(upgraded):
 
 
 def test_a_threshold_above_what_the_score_map_has_seen_is_called_a_guess(upgraded, monkeypatch):
-    notes = Notes()
-    show(notes)
+    show(notes := Notes())
     for scale in ({"old_scores": True}, {}):  # the last knot is at 1.0
         upgraded.search(QUERIES, threshold=1.0, **scale)
     upgraded.search(QUERIES, threshold=1.1)
@@ -176,8 +175,7 @@ def test_a_rate_that_the_test_classes_could_not_measure_is_called_rough(
     certificate = toy_certificate(old, Opener().open(NEW).fingerprint, carried_fars=["0.1"])
     assert certificate.rough_fars == (0.01,)
     toy_gallery.upgrade(NEW, [written(certificate, tmp_path)])
-    notes = Notes()
-    show(notes)
+    show(notes := Notes())
     toy_gallery.search(QUERIES, far=0.1)
     assert notes.texts == []
     toy_gallery.search(QUERIES, far=0.01)

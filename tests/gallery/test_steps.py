@@ -202,8 +202,7 @@ def test_a_command_that_was_interrupted_anywhere_is_completed_by_the_same_comman
     for place in range(1, stops.places):  # at the last one, the command is complete
         shutil.copytree(changed_often, copy)
         stopped(copy, command, place)
-        notes = Notes()
-        show(notes)
+        show(notes := Notes())
         again = Gallery(copy)
         is_begun = any(not step.done and not step.undone for step in again.folder.state.steps)
         result = command(again)
@@ -220,8 +219,7 @@ def test_a_command_that_was_interrupted_anywhere_is_completed_by_the_same_comman
 def test_another_request_after_an_interrupted_abort_is_done_too(changed_often, to, target):
     """An abort is a rollback to before a backfill: one to before an upgrade goes further."""
     disk_is_full(changed_often, COMMANDS["abort"], 4)
-    notes = Notes()
-    show(notes)
+    show(notes := Notes())
     gallery = Gallery(changed_often)
     assert gallery.rollback(to).to == target
     assert notes.texts == ["step 9, rollback, had been interrupted: it is complete now"]

@@ -14,6 +14,30 @@ def fingerprints(toy_gallery):
     return old, toy_gallery.folder.opener.open(NEW).fingerprint
 
 
+@pytest.fixture
+def certified(fingerprints, tmp_path):
+    """Writes a certificate of the new model for the rows of the old one."""
+    return lambda **changes: written(toy_certificate(*fingerprints, **changes), tmp_path)
+
+
+@pytest.fixture
+def holding(tmp_path):
+    """Makes a gallery of the old model that holds certificates."""
+
+    def made(*certificates):
+        gallery = Gallery.create(tmp_path / "H", OLD, certificates=certificates)
+        gallery.add(toy_images())
+        return gallery
+
+    return made
+
+
+def with_damaged_certificate(gallery):
+    (held,) = (gallery.folder.path / "certificates").iterdir()
+    damage(held)
+    return Gallery(gallery.folder.path)
+
+
 @pytest.mark.parametrize(
     ("verdict", "advice"),
     [
@@ -23,29 +47,29 @@ def fingerprints(toy_gallery):
     ],
 )
 def test_a_certificate_that_does_not_say_compatible_is_no_reason(
-    toy_gallery, fingerprints, tmp_path, verdict, advice
+    toy_gallery, certified, verdict, advice
 ):
-    certificate = written(toy_certificate(*fingerprints, verdict=verdict), tmp_path)
     with pytest.raises(UserError, match=rf"says: {verdict}; .* {advice}, or insist \(force\)"):
-        toy_gallery.upgrade(NEW, [certificate])
+        toy_gallery.upgrade(NEW, [certified(verdict=verdict)])
     assert len(toy_gallery.folder.state.steps) == 2
 
 
-def test_a_certificate_on_seen_classes_is_no_reason(toy_gallery, fingerprints, tmp_path):
+def test_a_certificate_on_seen_classes_is_no_reason(toy_gallery, fingerprints, certified):
     classes = {"basis": "overridden", "seen": 3, "tested": 3, "unknown": None}
-    certificate = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
-    with pytest.raises(
-        UserError, match=r"compatible of 9 .*some or all of them classes .*other classes"
-    ):
+    certificate = certified(classes=classes)
+    message = r"compatible of 9 .*some or all of them classes .*other classes"
+    with pytest.raises(UserError, match=message):
         toy_gallery.upgrade(NEW, [certificate])
     result = toy_gallery.upgrade(NEW, [certificate], force=True)
     assert result.forced == result.doubtful == (fingerprints[0],)
     assert toy_gallery.status().as_json()["doubtful"] == [fingerprints[0]]
 
 
-def test_a_certificate_that_does_not_know_its_classes_is_shown(toy_gallery, fingerprints, tmp_path):
+def test_a_certificate_that_does_not_know_its_classes_is_shown(
+    toy_gallery, fingerprints, certified
+):
     classes = {"basis": "unknown", "seen": None, "tested": 3, "unknown": "arrays do not say"}
-    certificate = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
+    certificate = certified(classes=classes)
     for dry_run in (True, False):
         result = toy_gallery.upgrade(NEW, [certificate], dry_run=dry_run)
         assert (result.forced, result.doubtful) == ((), (fingerprints[0],))
@@ -64,28 +88,20 @@ def test_force_is_recorded_and_shown_until_it_is_rolled_back(toy_gallery, finger
     assert "forced" not in toy_gallery.search(toy_images(per_class=1))[0].as_json()
 
 
-def test_a_certificate_that_the_gallery_holds_counts(tmp_path):
-    old, new = (Opener().open(model).fingerprint for model in (OLD, NEW))
-    certificate = written(toy_certificate(old, new), tmp_path)
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[certificate])
-    gallery.add(toy_images())
+def test_a_certificate_that_the_gallery_holds_counts(certified, fingerprints, holding, tmp_path):
+    gallery = holding(certified())
     assert gallery.upgrade(NEW).forced == ()
     assert gallery.search(toy_images(per_class=1), k=1, far=0.1)[0].hits
     gallery.rollback()
     assert gallery.upgrade(NEW).forced == ()
     newest = Opener().open(NEWEST).fingerprint
     with pytest.raises(UserError, match=r"no certificate says that .*newest_model may search"):
-        gallery.upgrade(NEWEST, [written(toy_certificate(new, newest), tmp_path)])
+        gallery.upgrade(NEWEST, [written(toy_certificate(fingerprints[1], newest), tmp_path)])
 
 
-def test_a_held_certificate_must_say_compatible_and_a_given_one_comes_first(tmp_path):
-    old, new = (Opener().open(model).fingerprint for model in (OLD, NEW))
-    weak, good = (
-        written(toy_certificate(old, new, verdict=verdict), tmp_path)
-        for verdict in ("within noise", "compatible")
-    )
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[weak])
-    gallery.add(toy_images())
+def test_a_held_certificate_must_say_compatible_and_a_given_one_comes_first(certified, holding):
+    weak, good = certified(verdict="within noise"), certified()
+    gallery = holding(weak)
     with pytest.raises(UserError, match="the certificate says: within noise"):
         gallery.upgrade(NEW)
     assert gallery.upgrade(NEW, [good]).forced == ()
@@ -94,12 +110,9 @@ def test_a_held_certificate_must_say_compatible_and_a_given_one_comes_first(tmp_
         gallery.upgrade(NEW, [weak])
 
 
-def test_of_two_certificates_that_contradict_each_other_the_no_counts(tmp_path):
-    old, new = (Opener().open(model).fingerprint for model in (OLD, NEW))
-    good = written(toy_certificate(old, new), tmp_path)
-    bad = written(toy_certificate(old, new, verdict="not compatible"), tmp_path)
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[good, bad])
-    gallery.add(toy_images())
+def test_of_two_certificates_that_contradict_each_other_the_no_counts(certified, holding):
+    good, bad = certified(), certified(verdict="not compatible")
+    gallery = holding(good, bad)
     for given in ([good, bad], [bad, good], []):
         with pytest.raises(UserError, match="the certificate says: not compatible"):
             gallery.upgrade(NEW, given)
@@ -108,12 +121,14 @@ def test_of_two_certificates_that_contradict_each_other_the_no_counts(tmp_path):
         gallery.upgrade(NEW, [good, bad])
 
 
-def test_a_held_certificate_that_was_changed_is_refused(toy_gallery, fingerprints, tmp_path):
-    certificate = written(toy_certificate(*fingerprints), tmp_path)
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[certificate])
-    gallery.add(toy_images())
-    held = next((tmp_path / "H" / "certificates").iterdir())
-    held.write_text(held.read_text().replace('"toys"', '"tays"'))
+def test_a_certificate_that_was_changed_is_refused_given_or_held(toy_gallery, certified, holding):
+    certificate = certified()
+    gallery = holding(certificate)
+    held = next((gallery.folder.path / "certificates").iterdir())
+    for file in (certificate, held):
+        file.write_text(file.read_text().replace('"toys"', '"tays"'))
+    with pytest.raises(UserError, match="was changed"):
+        toy_gallery.upgrade(NEW, [certificate])
     with pytest.raises(UserError, match="was changed"):
         gallery.upgrade(NEW)
 
@@ -122,14 +137,12 @@ def damage(path):
     path.write_text(path.read_text()[:100])
 
 
-def test_a_damaged_certificate_stops_no_upgrade_that_it_does_not_concern(fingerprints, tmp_path):
-    old, new = fingerprints
+def test_a_damaged_certificate_stops_no_upgrade_that_it_does_not_concern(
+    certified, holding, tmp_path
+):
     other = written(toy_certificate("0" * 32, "1" * 32), tmp_path)
-    certificate = written(toy_certificate(old, new), tmp_path)
-    notes = Notes()
-    show(notes)
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[other, certificate])
-    gallery.add(toy_images())
+    show(notes := Notes())
+    gallery = holding(other, certified())
     held = tmp_path / "H" / "certificates" / f"{Certificate.read(other).digest}.json"
     damage(held)
     assert gallery.upgrade(NEW).forced == ()
@@ -138,11 +151,10 @@ def test_a_damaged_certificate_stops_no_upgrade_that_it_does_not_concern(fingerp
     assert gallery.search(toy_images(per_class=1), far=0.01)
 
 
-def test_an_upgrade_that_needs_a_damaged_certificate_names_it(fingerprints, tmp_path):
-    certificate = written(toy_certificate(*fingerprints), tmp_path)
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[certificate])
-    gallery.add(toy_images())
-    (held,) = (tmp_path / "H" / "certificates").iterdir()
+def test_an_upgrade_that_needs_a_damaged_certificate_names_it(certified, holding):
+    certificate = certified()
+    gallery = holding(certificate)
+    (held,) = (gallery.folder.path / "certificates").iterdir()
     damage(held)
     with pytest.raises(UserError, match=rf"no certificate says .*1 that .*{held.name} cannot"):
         gallery.upgrade(NEW)
@@ -150,17 +162,15 @@ def test_an_upgrade_that_needs_a_damaged_certificate_names_it(fingerprints, tmp_
     assert gallery.verify() == []
 
 
-@pytest.mark.parametrize("again", ["the same", "another"])
-def test_a_damaged_certificate_of_the_searching_model_is_recorded_again(upgraded, tmp_path, again):
+@pytest.mark.parametrize("changes", [{}, {"date": "2027-01-02T03:04:05Z"}])
+def test_a_damaged_certificate_of_the_searching_model_is_recorded_again(
+    upgraded, tmp_path, changes
+):
     upgraded.add(toy_images(per_class=1, first=30))
     query = toy_images(per_class=1)
     hits = [answer.hits for answer in upgraded.search(query)]
-    certificate = toy_certificate(*upgraded.folder.state.kinds)
-    if again == "another":
-        certificate = toy_certificate(*upgraded.folder.state.kinds, date="2027-01-02T03:04:05Z")
-    (held,) = (upgraded.folder.path / "certificates").iterdir()
-    damage(held)
-    gallery = Gallery(upgraded.folder.path)
+    certificate = toy_certificate(*upgraded.folder.state.kinds, **changes)
+    gallery = with_damaged_certificate(upgraded)
     with pytest.raises(UserError, match=r"record the certificate again: .*--model .*new_model"):
         gallery.search(query)
     assert gallery.upgrade(NEW, [written(certificate, tmp_path)]).certified
@@ -169,9 +179,7 @@ def test_a_damaged_certificate_of_the_searching_model_is_recorded_again(upgraded
 
 def test_a_damaged_certificate_stops_no_rollback(upgraded):
     upgraded.add(toy_images(per_class=1, first=30))
-    (held,) = (upgraded.folder.path / "certificates").iterdir()
-    damage(held)
-    gallery = Gallery(upgraded.folder.path)
+    gallery = with_damaged_certificate(upgraded)
     assert gallery.rollback().unsearchable == 6
     assert gallery.folder.state.searching.name.endswith("old_model")
 
@@ -179,9 +187,7 @@ def test_a_damaged_certificate_stops_no_rollback(upgraded):
 def test_a_damaged_certificate_stops_no_search_that_has_one_kind_of_rows(upgraded):
     query = toy_images(per_class=1)
     hits = [answer.hits for answer in upgraded.search(query)]
-    (held,) = (upgraded.folder.path / "certificates").iterdir()
-    damage(held)
-    gallery = Gallery(upgraded.folder.path)
+    gallery = with_damaged_certificate(upgraded)
     assert [answer.hits for answer in gallery.search(query)] == hits
     with pytest.raises(UserError, match="record the certificate again"):
         gallery.search(query, far=0.01)
@@ -196,8 +202,8 @@ def test_a_certificate_whose_file_has_gone_is_kept_again(upgraded, tmp_path):
     assert upgraded.verify() == []
 
 
-def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, tmp_path):
-    certificate = written(toy_certificate(*fingerprints), tmp_path)
+def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, certified):
+    certificate = certified()
     files = sorted(toy_gallery.folder.path.rglob("*"))
     result = toy_gallery.upgrade(NEW, [certificate], dry_run=True)
     assert (result.old_rows, result.dry_run) == (48, True)
@@ -207,24 +213,9 @@ def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, tmp_path):
     assert toy_gallery.folder.state.standing.searching == fingerprints[0]
 
 
-def test_a_changed_certificate_is_refused(toy_gallery, fingerprints, tmp_path):
-    certificate = written(toy_certificate(*fingerprints), tmp_path)
-    certificate.write_text(certificate.read_text().replace('"toys"', '"tays"'))
-    with pytest.raises(UserError, match="was changed"):
-        toy_gallery.upgrade(NEW, [certificate])
-
-
-def test_the_searching_model_cannot_be_upgraded_to_itself(toy_gallery):
-    with pytest.raises(UserError, match="already"):
-        toy_gallery.upgrade(OLD)
-
-
-def test_a_forced_model_is_certified_later(toy_gallery, fingerprints, tmp_path):
-    old, new = fingerprints
-    weak, good = (
-        written(toy_certificate(old, new, verdict=verdict), tmp_path)
-        for verdict in ("within noise", "compatible")
-    )
+def test_a_forced_model_is_certified_later(toy_gallery, fingerprints, certified):
+    old, _ = fingerprints
+    weak, good = certified(verdict="within noise"), certified()
     toy_gallery.upgrade(NEW, force=True)
     queries = toy_images(per_class=1)
     with pytest.raises(UserError, match=r"far\) needs one; .*upgrade .*G --model .*new_model --c"):
@@ -246,25 +237,25 @@ def test_a_forced_model_is_certified_later(toy_gallery, fingerprints, tmp_path):
     assert toy_gallery.folder.state.standing.searching == old
 
 
-def test_what_was_certified_later_stays_so_when_a_backfill_is_undone(
-    toy_gallery, fingerprints, tmp_path
-):
+def test_what_was_certified_later_stays_so_when_a_backfill_is_undone(toy_gallery, certified):
     toy_gallery.upgrade(NEW, force=True)
     toy_gallery.backfill(toy_images(), share=0.5)
-    toy_gallery.upgrade(NEW, [written(toy_certificate(*fingerprints), tmp_path)])
+    toy_gallery.upgrade(NEW, [certified()])
     toy_gallery.abort()
     assert list(toy_gallery.status().live.values()) == [48, 0]
     assert toy_gallery.status().forced == []
 
 
-def test_a_gallery_without_a_certificate_gets_one_later(toy_gallery, fingerprints, tmp_path):
-    old, new = fingerprints
-    queries = toy_images(per_class=1)
-    stranger = written(toy_certificate(new, "0" * 32), tmp_path)
+def test_a_gallery_without_a_certificate_gets_one_later(
+    toy_gallery, fingerprints, certified, tmp_path
+):
+    with pytest.raises(UserError, match="already"):
+        toy_gallery.upgrade(OLD)
+    stranger = written(toy_certificate(fingerprints[1], "0" * 32), tmp_path)
     with pytest.raises(UserError, match="nothing new"):
         toy_gallery.upgrade(OLD, [stranger])
-    assert toy_gallery.upgrade(OLD, [written(toy_certificate(old, new), tmp_path)]).certified
-    assert toy_gallery.search(queries, far=0.1)[0].hits
+    assert toy_gallery.upgrade(OLD, [certified()]).certified
+    assert toy_gallery.search(toy_images(per_class=1), far=0.1)[0].hits
     assert toy_gallery.upgrade(NEW).forced == ()
 
 
@@ -316,12 +307,12 @@ def wide_model(pixels):
 wide_model.unibct_input = {"size": 6, "channels": 1}
 
 
-def test_an_upgrade_opens_the_new_model_once(toy_gallery, fingerprints, tmp_path, monkeypatch):
+def test_an_upgrade_opens_the_new_model_once(toy_gallery, certified, monkeypatch):
     opened = []
     open_reference = Opener.open
     monkeypatch.setattr(
         Opener, "open", lambda self, given: opened.append(given) or open_reference(self, given)
     )
-    toy_gallery.upgrade(NEW, [written(toy_certificate(*fingerprints), tmp_path)])
+    toy_gallery.upgrade(NEW, [certified()])
     toy_gallery.search(toy_images(per_class=1))
     assert opened.count(NEW) == 1

@@ -168,10 +168,7 @@ def plan(place, k, where):
     """How PostgreSQL would search; k = 0 means exactly."""
     condition, values = postgresql._condition(Search(k or 5, where))
     parts = {"table": sql.Identifier(place.table(KIND)), "condition": condition}
-    exact, graph = (
-        postgresql._exact_search(parts),
-        postgresql._graph_search(parts, 8),
-    )
+    exact, graph = (postgresql._exact_search(parts), postgresql._graph_search(parts, 8))
     with psycopg.connect(place.address) as connection:
         register_vector(connection)
         cursor = connection.cursor()
