@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.conftest import TINY_OPTIONS, run_command
+from tests.conftest import TINY, TINY_OPTIONS, run_command
 from tests.gallery.oracles import NEW_ORACLE, OLD_ORACLE
 from unibct.data.readers import open_images
+from unibct.training.recipe import load_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,6 +73,20 @@ def test_python_blocks_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
     for text in code:
         text = text.replace("DATA", str(photo_folder)).replace("TEST", str(unseen_classes))
         exec(compile(text, "docs", "exec"), names)
+
+
+@pytest.mark.slowest
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, photo_folder):
+    """With a short recipe, and a gallery that does not ask whether these models are any good."""
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("README.md", "python")
+    assert len([line for line in code.splitlines() if line]) <= 14
+    short = code.replace("DATA", str(photo_folder)).replace(", None,", ", recipe,")
+    short = short.replace('["upgrade.json"]', "force=True").replace("labels, 0.3", "labels, 0.4")
+    short = short.replace('"G", "models/old"', '"G", "models/old", known=0')
+    assert [short.count(word) for word in ("recipe,", "force=True", "known=0")] == [2, 1, 1]
+    exec(compile(short, "README.md", "exec"), {"recipe": load_recipe("glyphs", TINY)})
+    assert Path("upgrade.json").is_file()
 
 
 @pytest.mark.slowest

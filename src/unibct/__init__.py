@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from unibct.advice.advise import advise
     from unibct.data.image_set import ImageSet
     from unibct.data.readers import open_images
-    from unibct.data.scenarios import split
+    from unibct.data.scenarios import hold_out, split
     from unibct.embedders import open_embedder
     from unibct.embeddings.extraction import embed
     from unibct.embeddings.mapping import fit_map as fit_bridge
@@ -35,6 +35,7 @@ _HOMES = {
     "ImageSet": "data.image_set",
     "open_images": "data.readers",
     "split": "data.scenarios",
+    "hold_out": "data.scenarios",
     "Model": "models.model",
     "load_model": "models.model_folder",
     "open_embedder": "embedders",
@@ -67,6 +68,7 @@ __all__ = [
     "embed",
     "evaluate",
     "fit_bridge",
+    "hold_out",
     "load_model",
     "open_embedder",
     "open_images",
