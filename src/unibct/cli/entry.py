@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         text = str(error)
         for argument, flag in _FLAGS.items():
-            text = re.sub(rf"\b{argument}\b", flag, text)
+            text = re.sub(rf"(?<![\w./-]){argument}(?![\w./-])", flag, text)  # not in a path
         _fail(text, 2)
     except OSError as error:
         if debug:
