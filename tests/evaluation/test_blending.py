@@ -44,12 +44,9 @@ def test_a_blend_is_the_naive_formula_and_of_the_kind_that_was_given(seed, alpha
 
 def test_the_ends_are_the_two_queries():
     old, new = np.random.default_rng(0).normal(size=(2, 4, 3))
-    assert np.allclose(
-        blended(old=old, new=new, alpha=0), old / np.linalg.norm(old, axis=1, keepdims=True)
-    )
-    assert np.allclose(
-        blended(old=old, new=new, alpha=1), new / np.linalg.norm(new, axis=1, keepdims=True)
-    )
+    for alpha, query in ((0, old), (1, new)):
+        unit = query / np.linalg.norm(query, axis=1, keepdims=True)
+        assert np.allclose(blended(old=old, new=new, alpha=alpha), unit)
 
 
 @pytest.mark.parametrize(

@@ -49,12 +49,10 @@ def test_drawn_classes_count_as_often_as_they_are_drawn(test):
     twice[0, 3] = 2
     assert entry.sampled_tar(ClassDraws(once)) == pytest.approx([entry.tar])
     assert entry.sampled_far(ClassDraws(once)) == pytest.approx([entry.far])
-    assert entry.sampled_tar(ClassDraws(twice)) == pytest.approx(
-        [entry.genuine[3] / entry.all_genuine[3]]
-    )
-    assert entry.sampled_far(ClassDraws(twice)) == pytest.approx(
-        [entry.impostors[3] / entry.all_impostors[3]]
-    )
+    tar = entry.genuine[3] / entry.all_genuine[3]
+    far = entry.impostors[3] / entry.all_impostors[3]
+    assert entry.sampled_tar(ClassDraws(twice)) == pytest.approx([tar])
+    assert entry.sampled_far(ClassDraws(twice)) == pytest.approx([far])
 
 
 def test_each_class_has_its_map():

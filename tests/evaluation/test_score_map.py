@@ -193,12 +193,8 @@ def test_the_line_is_what_a_general_optimiser_finds(seed):
         return loss
 
     found = fit_log_odds(scores, mates, others)
-    best = minimize(
-        cross_entropy,
-        np.zeros(2),
-        method="Nelder-Mead",
-        options={"xatol": 1e-9, "fatol": 1e-9, "maxiter": 4000},
-    )
+    options = {"xatol": 1e-9, "fatol": 1e-9, "maxiter": 4000}
+    best = minimize(cross_entropy, np.zeros(2), method="Nelder-Mead", options=options)
     assert cross_entropy(np.array(found)) <= best.fun + 1e-6
     assert found == pytest.approx(best.x, rel=1e-2, abs=1e-2)
 
@@ -210,17 +206,15 @@ def test_odds_by_hand():
     assert slope == pytest.approx(2 * np.log(3), abs=1e-6)
 
 
-def test_separated_scores_give_a_finite_line():
-    slope, shift = fit_log_odds(np.array([0.1, 0.9]), np.array([0.0, 50]), np.array([5000.0, 0]))
+def test_separated_scores_give_a_finite_line_and_one_kind_of_pairs_gives_none():
+    scores = np.array([0.1, 0.9])
+    slope, shift = fit_log_odds(scores, np.array([0.0, 50]), np.array([5000.0, 0]))
     assert np.isfinite([slope, shift]).all()
     assert slope > 0
     assert 0.1 * slope + shift == pytest.approx(-np.log(5001), rel=1e-6), "Platt's target"
     assert 0.9 * slope + shift == pytest.approx(np.log(51), rel=1e-6)
-
-
-def test_one_kind_of_pairs_is_not_enough():
     with pytest.raises(UserError, match="the odds of a mate need pairs of the same and of"):
-        fit_log_odds(np.array([0.1, 0.9]), np.zeros(2), np.ones(2))
+        fit_log_odds(scores, np.zeros(2), np.ones(2))
 
 
 def pairs(impostor: np.ndarray, genuine: np.ndarray) -> ScoredPairs:
@@ -321,14 +315,9 @@ def test_the_classes_that_a_map_was_fitted_on_are_kept(tmp_path):
     assert load_score_map(tmp_path, "named").fitted_on == choice
     assert "ada" not in (tmp_path / FILE).read_text(), "digests only"
     classes = training_classes(("ada", "bob"), "numbered.rec").as_json()
-    for kept, fitted_on in (
-        ({}, None),
-        (
-            {"fitted_on": classes},
-            Choice(SCORE_MAP_FITTED, None, frozenset(), frozenset(classes["digests"]),
-                   "numbered.rec"),
-        ),
-    ):  # fmt: skip
+    digests = frozenset(classes["digests"])
+    of_classes = Choice(SCORE_MAP_FITTED, None, frozenset(), digests, "numbered.rec")
+    for kept, fitted_on in (({}, None), ({"fitted_on": classes}, of_classes)):
         earlier = {"earlier": {"cross": [0.0, 0.5], "old": [0.1, 0.9]} | kept}
         (tmp_path / FILE).write_text(json.dumps(earlier))
         loaded = load_score_map(tmp_path, "earlier")

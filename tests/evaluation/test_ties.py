@@ -111,9 +111,8 @@ def test_identification_and_recall_count_no_tie():
     vectors, labels, split = twins()
     rows, row_labels = vectors[split.gallery], split.gallery_labels
     assert identification(vectors[split.query], split.query_labels, rows, row_labels)[1] == 0
-    precisions = average_precisions(
-        NormalizedRows(vectors, split.query), split.query_labels, normalized(rows), row_labels
-    )
+    query, labels_of_query = NormalizedRows(vectors, split.query), split.query_labels
+    precisions = average_precisions(query, labels_of_query, normalized(rows), row_labels)
     assert precisions.max() <= 0.5
     assert recall_at_1(vectors, labels) == 0
     one_each = slice(None, None, ROWS)  # so few rows that only the first counts

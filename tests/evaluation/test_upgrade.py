@@ -92,9 +92,8 @@ def test_another_dimension_is_compared_in_the_old_space():
     old, noise = (rng.normal(size=(12, 8))[labels] + s * rng.normal(size=(72, 8)) for s in (1, 0.2))
     new = rng.normal(size=(12, 5))[labels] + 0.1 * rng.normal(size=(72, 5))
     plain = evaluate_embeddings(labels, old=old, new=noise, repeats=50)
-    result = evaluate_embeddings(
-        labels, old=old, new=new, projected=noise, repeats=50, backfill_curve=True
-    )
+    sides = {"old": old, "new": new, "projected": noise}
+    result = evaluate_embeddings(labels, **sides, repeats=50, backfill_curve=True)
     for direction in (OLD_SELF, CROSS, REVERSED_CROSS, BLEND):
         assert result.values[direction] == plain.values[direction]
     own = evaluate_embeddings(labels, old=new, new=new, repeats=50)
@@ -142,10 +141,8 @@ def test_backfill_curves_lead_from_the_cross_test_to_the_self_test(mode):
 def embeddings_of(vectors, labels, trained_on):
     names = tuple(f"class {label}" for label in range(labels.max() + 1))
     ids = tuple(f"{row}" for row in range(len(labels)))
-    training = training_classes(trained_on, None)
-    return Embeddings(
-        vectors, ids, labels, names, "model", class_source=None, training_classes=training
-    )
+    known = {"class_source": None, "training_classes": training_classes(trained_on, None)}
+    return Embeddings(vectors, ids, labels, names, "model", **known)
 
 
 def test_the_verdict_is_over_classes_that_no_model_was_trained_on():
@@ -179,9 +176,8 @@ def test_the_verdict_is_over_classes_that_no_model_was_trained_on():
         assert described["tests_of_seen_classes"] == {
             name: values for name, values in alone["seen"].values.items() if name in shown
         }
-        assert described["classes"] == {
-            "basis": "unseen", "seen": 29, "tested": 31, "unknown": None,
-        }  # fmt: skip
+        counts = {"basis": "unseen", "seen": 29, "tested": 31, "unknown": None}
+        assert described["classes"] == counts
         assert "29 of the 60 test classes were in a model's training set" in found.note
         assert "the verdict is over the 31 others" in found.note
 
@@ -223,10 +219,8 @@ def test_embeddings_say_which_test_classes_were_trained_on():
     found = evaluate_embeddings(old=some, new=some, repeats=9)
     assert found.as_json()["seen_classes"] == 4
     assert "4 of the 30 test classes were in a model's training set" in found.note
-    assert (
-        evaluate_embeddings(labels, old=vectors, new=vectors, repeats=9).as_json()["seen_classes"]
-        is None
-    )
+    arrays = evaluate_embeddings(labels, old=vectors, new=vectors, repeats=9)
+    assert arrays.as_json()["seen_classes"] is None
     for old, new, free in ((some, most, None), (most, some, None), (some, some, most)):
         with pytest.raises(UserError, match=r"20 of the 30 test classes .*seen_classes=True"):
             evaluate_embeddings(labels, old=old, new=new, free=free, repeats=9)
@@ -240,13 +234,16 @@ def test_embeddings_say_which_test_classes_were_trained_on():
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_scores(monkeypatch):
     """All parts of an evaluation, with limits that both sizes are far beyond."""
-    monkeypatch.setattr(impostors, "_ALWAYS_KEPT", 10_000)
-    monkeypatch.setattr(impostors, "_MOST_KEPT", 10_000)
-    monkeypatch.setattr(bootstrap, "_WIDEST_WINDOW", 10_000)
-    monkeypatch.setattr(score_table, "_SCORES_AT_ONCE", 20_000)
-    monkeypatch.setattr(ranking, "_RANKING_SCORES_AT_ONCE", 20_000)
-    monkeypatch.setattr(impostors, "_HALF", 1 << 12)
-    monkeypatch.setattr(impostors, "_BINS", 1 << 13)
+    for module, name, limit in (
+        (impostors, "_ALWAYS_KEPT", 10_000),
+        (impostors, "_MOST_KEPT", 10_000),
+        (impostors, "_HALF", 1 << 12),
+        (impostors, "_BINS", 1 << 13),
+        (bootstrap, "_WIDEST_WINDOW", 10_000),
+        (score_table, "_SCORES_AT_ONCE", 20_000),
+        (ranking, "_RANKING_SCORES_AT_ONCE", 20_000),
+    ):
+        monkeypatch.setattr(module, name, limit)
     peaks, scores = [], []
     for classes in (100, 400):
         old, labels = noisy_classes(classes=classes, images=8, dim=8)

@@ -46,21 +46,16 @@ def test_a_rate_that_the_classes_cannot_measure_is_said():
     assert carried_fars(7746)[0] == 1e-5
 
 
-scores_strategy = st.lists(st.integers(-20, 20), min_size=1, max_size=60).map(
-    lambda xs: np.array(xs) / 20
-)
+few_levels = st.lists(st.integers(-20, 20), min_size=1, max_size=60)
+scores_strategy = few_levels.map(lambda levels: np.array(levels) / 20)
 
 
 def test_tar_by_hand():
     genuine = np.array([0.9, 0.8, 0.5, 0.2])
     impostor = np.array([0.7, 0.6, 0.4, 0.3, 0.1, 0.0, -0.1, -0.2, -0.3, -0.4])
     # FAR 0.1 allows one false accept (0.7): all above 0.6 are accepted.
-    assert tar_at_far(genuine, impostor, [0.01, 0.1, 0.2, 1.0]) == {
-        0.01: 0.5,
-        0.1: 0.5,
-        0.2: 0.75,
-        1.0: 1.0,
-    }
+    want = {0.01: 0.5, 0.1: 0.5, 0.2: 0.75, 1.0: 1.0}
+    assert tar_at_far(genuine, impostor, list(want)) == want
     # At the threshold itself, 0.6, nothing is accepted.
     assert tar_at_far(np.append(genuine, 0.6), impostor, [0.1]) == {0.1: 0.4}
 
@@ -81,9 +76,8 @@ def test_tar_grows_with_far(genuine, impostor):
     assert list(tars.values()) == sorted(tars.values())
 
 
-distinct_scores = st.lists(st.integers(-200, 200), min_size=2, max_size=60, unique=True).map(
-    lambda xs: np.array(xs) / 200
-)
+distinct_levels = st.lists(st.integers(-200, 200), min_size=2, max_size=60, unique=True)
+distinct_scores = distinct_levels.map(lambda levels: np.array(levels) / 200)
 
 
 @given(distinct_scores, st.data())
@@ -100,9 +94,8 @@ def test_roc_and_nearest_rule_equal_scikit_learn(scores, data):
     fpr, tpr = np.flipud(fpr), np.flipud(tpr)
     for far in (1e-4, 0.05, 0.1, 0.5):
         _, index = min(zip(abs(fpr - far), range(len(fpr)), strict=True))
-        assert tar_at_far(genuine, impostor, [far], rule="nearest")[far] == pytest.approx(
-            tpr[index]
-        )
+        tar = tar_at_far(genuine, impostor, [far], rule="nearest")[far]
+        assert tar == pytest.approx(tpr[index])
 
 
 @given(scores_strategy, scores_strategy)

@@ -36,9 +36,8 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
     assert found["seen_classes"] is None
     assert found["note"].count("trained on test subjects is unknown") == 1
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "unibct.evaluation.protocols.ijb_faces.raw_embeddings", None
-        )  # a second pass would need it
+        # A second pass would need it.
+        patch.setattr("unibct.evaluation.protocols.ijb_faces.raw_embeddings", None)
         assert run_command(*common, "--json", "--protocol", "ijbc") == 0
     assert json.loads(capsys.readouterr().out) == found
     assert run_command(*common) == 0
@@ -48,10 +47,8 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
 
     meta = read_meta(faces_root / "ijbc")
     for name in ("old", "new"):
-        model = load_model(faces_root / name)
-        np.save(
-            faces_root / f"{name}.npy", image_embeddings(model, faces_root / "ijbc", meta, cache)
-        )
+        model, images = load_model(faces_root / name), faces_root / "ijbc"
+        np.save(faces_root / f"{name}.npy", image_embeddings(model, images, meta, cache))
     given = evaluated(faces_root, faces_root / "new.npy", faces_root / "old.npy")
     assert given.values["new→old"] == pytest.approx(found["tests"]["new→old"])
     assert f"{faces_root / 'new.npy'}: taken as a row for each row of the meta files" in given.note
@@ -65,43 +62,36 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "option",
-    [
-        {"flip_test": False},
-        {"detector_scores": False},
-        {"media_mean": False},
-        {"normalize_images": True},
-    ],
+    "option", ["flip_test", "detector_scores", "media_mean", "normalize_images"]
 )
 def test_each_rule_of_pooling_makes_a_difference(faces_root, option):
     def scores(**options):
         found = evaluated(faces_root, cache=faces_root / "cache", **options)
         return all_scores(found.tests["new→old"].impostor)
 
-    assert np.abs(scores() - scores(**option)).max() > 1e-4
+    turned = {option: option == "normalize_images"}  # the others are on unless turned off
+    assert np.abs(scores() - scores(**turned)).max() > 1e-4
 
 
 def test_what_does_not_fit_is_named(faces_root, tmp_path):
     meta = read_meta(faces_root / "ijbc")
-    vectors = np.ones((5, 8), dtype=np.float32)
-    np.save(tmp_path / "short.npy", vectors)
-    with pytest.raises(UserError, match=r"has the shape \(5, 8\); it needs a row for each"):
-        evaluated(faces_root, tmp_path / "short.npy")
+    np.save(tmp_path / "short.npy", np.ones((5, 8), dtype=np.float32))
     rows = np.full((len(meta.images), 128), 1 / np.sqrt(128), dtype=np.float32)
     np.save(tmp_path / "unit.npy", rows)
-    with pytest.raises(UserError, match=r"unit\.npy has normalised rows .* normalize_images"):
-        evaluated(faces_root, tmp_path / "unit.npy")
     labels = np.zeros(len(rows), dtype=np.int64)
     plain = Embeddings(rows, tuple(map(str, range(len(rows)))), labels, ("a",), "f")
     save_embeddings(plain, tmp_path / "plain")
-    with pytest.raises(UserError, match=r"plain has one view .* normalised; ijbc needs both views"):
-        evaluated(faces_root, tmp_path / "plain")
     save_embeddings(plain, tmp_path / "ijbb", protocol="ijbb")
-    with pytest.raises(UserError, match=r"ijbb was made for the protocol ijbb, not ijbc: make it"):
-        evaluated(faces_root, tmp_path / "ijbb")
     save_embeddings(plain, tmp_path / "other", protocol="ijbc", source="another digest")
-    with pytest.raises(UserError, match=r"other was made with other meta files"):
-        evaluated(faces_root, tmp_path / "other")
+    for name, message in {
+        "short.npy": r"has the shape \(5, 8\); it needs a row for each",
+        "unit.npy": r"unit\.npy has normalised rows .* normalize_images",
+        "plain": r"plain has one view .* normalised; ijbc needs both views",
+        "ijbb": r"ijbb was made for the protocol ijbb, not ijbc: make it",
+        "other": r"other was made with other meta files",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            evaluated(faces_root, tmp_path / name)
     picture = faces_root / "ijbc/loose_crop/7.jpg"
     picture.rename(tmp_path / "7.jpg")
     with pytest.raises(UserError, match=r"lacks 1 of the images .*, first 7\.jpg"):
@@ -116,9 +106,8 @@ def test_embeddings_made_for_the_protocol_stand_for_the_model(faces_root, tmp_pa
     ijbc = faces_root / "ijbc"
     for name in ("old", "new"):
         protocol = ("--protocol", "ijbc") if name == "old" else ()  # recognised by the meta files
-        assert (
-            run_command("embed", faces_root / name, ijbc, *protocol, "--out", tmp_path / name) == 0
-        )
+        command = ("embed", faces_root / name, ijbc, *protocol, "--out", tmp_path / name)
+        assert run_command(*command) == 0
         assert f"{name}: 144 embeddings of dimension 128" in capsys.readouterr().out
     stored = (tmp_path / "new", tmp_path / "old")
     assert not [path for path in tmp_path.iterdir() if path not in stored]
@@ -140,9 +129,8 @@ def test_embeddings_made_for_the_protocol_stand_for_the_model(faces_root, tmp_pa
 
 
 def test_nothing_is_embedded_before_both_sides_are_seen(faces_root, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "unibct.evaluation.protocols.ijb.image_embeddings", None
-    )  # it would be called
+    # It would be called.
+    monkeypatch.setattr("unibct.evaluation.protocols.ijb.image_embeddings", None)
     rows = len(read_meta(faces_root / "ijbc").images)
     np.save(tmp_path / "narrow.npy", np.ones((rows, 8), dtype=np.float32))
     np.save(tmp_path / "whole_numbers.npy", np.ones((rows, 128), dtype=np.int64))

@@ -58,15 +58,18 @@ def test_similarity_is_least_squares_and_umeyamas(mirrored):
 
 
 def test_similarity_errors():
-    for equal in (np.full((5, 2), 33.3), np.full((5, 2), 1e8 / 3), np.zeros((5, 2))):
-        with pytest.raises(UserError, match=r"the landmarks \[\[.* fix no position; detect"):
-            similarity(equal, TEMPLATE)
-    with pytest.raises(UserError, match="NaN or infinite values, first in point 3"):
-        similarity(np.where(np.arange(5)[:, None] == 3, np.nan, TEMPLATE), TEMPLATE)
-    with pytest.raises(UserError, match="4 points but 5 targets"):
-        similarity(TEMPLATE[:4], TEMPLATE)
-    with pytest.raises(UserError, match=r"shape \(n, 2\), not \(5, 3\)"):
-        similarity(np.ones((5, 3)), TEMPLATE)
+    no_position = r"the landmarks \[\[.* fix no position; detect"
+    for points, message in (
+        *((np.full((5, 2), value), no_position) for value in (33.3, 1e8 / 3, 0)),
+        (
+            np.where(np.arange(5)[:, None] == 3, np.nan, TEMPLATE),
+            "NaN or infinite values, first in point 3",
+        ),
+        (TEMPLATE[:4], "4 points but 5 targets"),
+        (np.ones((5, 3)), r"shape \(n, 2\), not \(5, 3\)"),
+    ):
+        with pytest.raises(UserError, match=message):
+            similarity(points, TEMPLATE)
 
 
 def naive_warp(image, matrix, size):
@@ -191,24 +194,15 @@ def test_landmarks_that_fix_no_position_are_named(faces_root, tmp_path):
     landmarks = meta.landmarks.copy()
     landmarks[4] = 50
     with pytest.raises(UserError, match=r"4:5\.jpg cannot be read: the landmarks .* no position"):
-        image_embeddings(
-            load_model(faces_root / "old"),
-            faces_root / "ijbc",
-            replace(meta, landmarks=landmarks),
-            tmp_path,
-        )
+        changed, model = replace(meta, landmarks=landmarks), load_model(faces_root / "old")
+        image_embeddings(model, faces_root / "ijbc", changed, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def embed(faces_root):
     """Embeds the miniature's faces with the old model."""
-    return partial(
-        embed_data,
-        str(faces_root / "ijbc"),
-        model=faces_root / "old",
-        protocol="ijbc",
-        device="cpu",
-    )
+    given = {"model": faces_root / "old", "protocol": "ijbc", "device": "cpu"}
+    return partial(embed_data, str(faces_root / "ijbc"), **given)
 
 
 @pytest.mark.slow

@@ -42,14 +42,9 @@ def save(folder: Path, images: ImageSet, vectors: np.ndarray) -> Path:
 def test_embeddings_are_matched_to_the_images_by_id(photo_folder, tmp_path):
     images = open_images(photo_folder)
     old, new = noisy_vectors(images, 1.3), noisy_vectors(images, 0.4)
-    result = evaluate(
-        photo_folder,
-        old=save(tmp_path / "old", images, old),
-        new=save(tmp_path / "new", images, new),
-        far=0.1,
-        seed=3,
-        backfill_curve=False,
-    )
+    sides = {"old": old, "new": new}
+    folders = {side: save(tmp_path / side, images, vectors) for side, vectors in sides.items()}
+    result = evaluate(photo_folder, **folders, far=0.1, seed=3, backfill_curve=False)
     expected = evaluate_embeddings(images.labels, old=old, new=new, images=images, far=0.1, seed=3)
     known = {"note": "", "fingerprints": {"query": "x", "gallery": "x"}}  # of stored embeddings
     known["classes"] = result.seen.as_json()

@@ -29,18 +29,8 @@ def test_pair_sets(faces_root, tmp_path, capsys):
     path.write_bytes(pickle.dumps((pairs, same), 2))
     found = evaluate(path, old=faces_root / "old", new=faces_root / "new")
     assert set(found.tests) == {"old→old", "new→old", "old→new", "new→new"}
-    assert (
-        run_command(
-            "evaluate",
-            path,
-            "--query",
-            faces_root / "new",
-            "--gallery",
-            faces_root / "old",
-            "--json",
-        )
-        == 0
-    )
+    models = ("--query", faces_root / "new", "--gallery", faces_root / "old", "--json")
+    assert run_command("evaluate", path, *models) == 0
     assert json.loads(capsys.readouterr().out) == found.as_json()
     assert found.as_json()["seen_classes"] is None
     assert found.as_json()["fingerprints"] == {
@@ -48,7 +38,6 @@ def test_pair_sets(faces_root, tmp_path, capsys):
         for side, name in (("query", "new"), ("gallery", "old"))
     }
     assert "is unknown: a pair set names no classes" in found.as_json()["note"]
-    models = ("--query", faces_root / "new", "--gallery", faces_root / "old", "--json")
     assert run_command("evaluate", path, *models, "--seed", 1) == 0
     other_seed = json.loads(capsys.readouterr().out)
     assert other_seed["tests"] == found.as_json()["tests"]
