@@ -7,6 +7,7 @@ import pytest
 from tests.conftest import TINY_OPTIONS, run_command
 from tests.data.example_images import png
 from unibct import cli
+from unibct.cli.entry import _with_flags
 
 
 def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(
@@ -129,3 +130,16 @@ def test_a_warning_about_data_is_a_note(tmp_path, capsys):
     shown = capsys.readouterr().err.splitlines()
     assert shown[0].startswith(f"note: {tmp_path}: 1 entry is passed over, first a/3.gif")
     assert "is within the images" in shown[1]
+
+
+def test_a_message_names_the_flags_of_its_command():
+    said = "go on with seen_classes=True, or insist (force); my_force=True/seen_classes.txt stays"
+    evaluate, upgrade = (
+        _with_flags(said, ["evaluate", "x"]),
+        _with_flags(said, ["gallery", "upgrade"]),
+    )
+    assert evaluate == said.replace("seen_classes=True", "--seen-classes", 1)
+    assert upgrade == said.replace("(force)", "(--force)")
+    assert (
+        _with_flags("with skip_bad, not skip_bad/x", []) == "with --skip-bad-images, not skip_bad/x"
+    )

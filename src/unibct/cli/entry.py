@@ -43,10 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     except UserError as error:
         if debug:
             raise
-        text = str(error)
-        for argument, flag in _FLAGS.items():
-            text = re.sub(rf"(?<![\w./-]){argument}(?![\w./-])", flag, text)  # not in a path
-        _fail(text, 2)
+        _fail(_with_flags(str(error), words), 2)
     except OSError as error:
         if debug:
             raise
@@ -65,19 +62,33 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _where_help_is(error: Exception, words: list[str]) -> str:
-    """Return the command whose help explains a wrong option; a setting is written otherwise.
-
-    Args:
-        error: of the command line's library.
-        words: of the command line.
-    """
+def _command_of(words: list[str]) -> tuple[Any, str]:
+    """Return the command that the words of the command line name, and how it is called."""
     command: Any = get_command(app)
     path = "unibct"
     for word in words:
         if word not in getattr(command, "commands", {}):
             break
         command, path = command.commands[word], f"{path} {word}"
+    return command, path
+
+
+def _with_flags(message: str, words: list[str]) -> str:
+    """Write the arguments that a message of the library names as flags of the command.
+
+    It names them as ``force=True`` or ``(force)``, and some in ``_FLAGS`` as they are.
+    """
+    for flag in [name for one in _command_of(words)[0].params for name in one.opts]:
+        argument = flag.lstrip("-").replace("-", "_")
+        message = re.sub(rf"\b{argument}=True\b|(?<=\(){argument}(?=\))", flag, message)
+    for argument, flag in _FLAGS.items():
+        message = re.sub(rf"(?<![\w./-]){argument}(?![\w./-])", flag, message)  # not in a path
+    return message
+
+
+def _where_help_is(error: Exception, words: list[str]) -> str:
+    """Return the command whose help explains a wrong option; a setting is written otherwise."""
+    command, path = _command_of(words)
     help_command = f"{path} --help"
     option: str = getattr(error, "option_name", "")
     known = [name for parameter in command.params for name in parameter.opts]

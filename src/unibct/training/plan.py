@@ -303,7 +303,7 @@ def plan_run(
     name = method or (NO_METHOD if old is None else DEFAULT_METHOD)
     entry, recipe = find_method(name), recipe_of_variant(name, recipe)
     if entry.needs_old_model and old is None:
-        raise UserError(f"method {name} needs the old model: give old")
+        raise UserError(f"method {name} needs the old model (old)")
     if recipe.augment is not None:
         find_augment(recipe.augment)
     architecture = recipe_architecture(recipe)
