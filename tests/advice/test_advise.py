@@ -128,14 +128,9 @@ def test_a_method_that_mixes_embeddings_needs_equal_dimensions():
 
 
 def test_names_with_spaces_stay_one_word():
-    request = AdviceRequest(
-        Path("my old"),
-        "my photos",
-        images=Path("new list.txt"),
-        gallery="the shop",
-        method="unibct",
-        settings=("mean=[0.1, 0.2, 0.3]",),
-    )
+    sets = {"images": Path("new list.txt"), "gallery": "the shop"}
+    options = {"method": "unibct", "settings": ("mean=[0.1, 0.2, 0.3]",)}
+    request = AdviceRequest(Path("my old"), "my photos", **sets, **options)
     commands = upgrade_commands(request, ["--recipe", "my recipes/it's.toml"])
     train = shlex.split(commands["training"][0])
     assert train == [
@@ -207,8 +202,7 @@ def test_everything_is_named_measured_and_written_as_plain_values(upgrade):
 def test_stored_vectors_of_some_images_and_another_dimension(upgrade, tmp_path):
     """The old model is a file, which lacks some images; the new model has more dimensions."""
     lacking = upgrade.new_images.select(range(10, len(upgrade.new_images)))
-    embeddings = embed(upgrade.old_model, lacking)
-    write_embeddings(embeddings, tmp_path / "old.npy", "npy")
+    write_embeddings(embed(upgrade.old_model, lacking), tmp_path / "old.npy", "npy")
     old = f"embeddings:{tmp_path / 'old.npy'}"
     settings = (*TINY, "dim=160")
     advice = advise(request_of(upgrade, settings=settings, old=old, old_images=None))
@@ -241,12 +235,13 @@ def test_a_projection_of_the_old_model_is_mentioned(upgrade):
 
 def test_what_cannot_work_is_refused_before_anything_is_measured(upgrade, monkeypatch):
     monkeypatch.setattr(advise_module, "read_sample", pytest.fail)
-    with pytest.raises(UserError, match="does not know 8 of the 10 new classes"):
-        advise(request_of(upgrade, method="bct"))
-    with pytest.raises(UserError, match="unknown method 'x'"):
-        advise(request_of(upgrade, method="x"))
-    with pytest.raises(UserError, match="unknown setting 'epoch'"):
-        advise(request_of(upgrade, settings=("epoch=3",)))
+    for change, message in (
+        ({"method": "bct"}, "does not know 8 of the 10 new classes"),
+        ({"method": "x"}, "unknown method 'x'"),
+        ({"settings": ("epoch=3",)}, "unknown setting 'epoch'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            advise(request_of(upgrade, **change))
 
 
 def test_the_notes_say_what_the_numbers_mean():
@@ -274,9 +269,8 @@ def test_the_same_images_ask_for_a_larger_network_unless_one_is_named(upgrade):
         (("architecture=resnet-small",), True, "resnet-small", None),
     ]:
         request = request_of(upgrade, settings=settings, recipe="glyphs")
-        recipe, line, options, larger = advise_module._recipe(
-            request, images, want_larger=want_larger
-        )
+        found = advise_module._recipe(request, images, want_larger=want_larger)
+        recipe, line, options, larger = found
         assert (recipe.architecture, larger) == (expected, taken)
         assert ("because the images are the same" in line) == (taken is not None)
         assert options == ["--recipe", "glyphs"]

@@ -148,10 +148,8 @@ def test_without_two_images_of_a_class_nothing_is_measured(upgrade):
 def test_classes_are_not_called_new_to_a_model_of_unknown_past(upgrade):
     """Its first weights may have learnt them."""
     old = replace(upgrade.old_model, further_classes=UNKNOWN_CLASSES)
-    assert (
-        "classes that it may have been trained on"
-        in old_strength(old, upgrade.new_images, FRAME)[1]
-    )
+    on = old_strength(old, upgrade.new_images, FRAME)[1]
+    assert "classes that it may have been trained on" in on
 
 
 def test_a_sample_is_small_and_the_same_each_time(glyph_classes):

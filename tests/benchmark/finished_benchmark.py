@@ -26,15 +26,9 @@ def unseen_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def grid(photo_folder, unseen_folder):
-    return Grid(
-        str(photo_folder),
-        str(unseen_folder),
-        load_recipe("glyphs", TINY),
-        ("extended-data", "open-class"),
-        METHODS,
-        (0, 1),
-        ("unibct-plus",),
-    )
+    data, test, recipe = str(photo_folder), str(unseen_folder), load_recipe("glyphs", TINY)
+    scenarios = ("extended-data", "open-class")
+    return Grid(data, test, recipe, scenarios, METHODS, (0, 1), ("unibct-plus",))
 
 
 @pytest.fixture(scope="session")

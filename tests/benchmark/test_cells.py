@@ -125,11 +125,8 @@ def test_cells_choose_on_other_classes_without_training_again(
         plan_benchmark(chooser, out, device="cpu")
     for path in (*out.rglob("result.json"), out / "benchmark.json"):
         path.unlink()  # as if it had been stopped after the trainings
-    models = {
-        path: path.stat().st_mtime_ns
-        for path in out.rglob("model/*")
-        if path.is_file() and "procrustes" not in path.parts
-    }
+    files = (path for path in out.rglob("model/*") if path.is_file())
+    models = {path: path.stat().st_mtime_ns for path in files if "procrustes" not in path.parts}
     again = plan_benchmark(chooser, out, workers=1, device="cpu")
     results = run_benchmark(again)
     assert {path: path.stat().st_mtime_ns for path in models} == models, "nothing is trained"
@@ -177,12 +174,8 @@ def test_validation_classes_are_others_than_those_of_training_and_test(grid):
 def gallery():
     cross, new_self = two_searches(classes=20)
     old_self = two_searches(seed=7, classes=20)[0]  # any other test of the same queries
-    draws = class_draws(cross, repeats=50)
-    return (
-        MixedGallery(old_self, MixedScores.of_tests(cross, new_self), draws, 0.1),
-        cross,
-        new_self,
-    )
+    draws, scores = class_draws(cross, repeats=50), MixedScores.of_tests(cross, new_self)
+    return MixedGallery(old_self, scores, draws, 0.1), cross, new_self
 
 
 def test_mean_and_dips_of_a_curve_by_hand():
@@ -219,11 +212,8 @@ def test_values_are_those_of_a_naive_search(gallery):
         assert values[HALF_TOP_1] == found["top-1"][HALF] == pytest.approx(right.mean())
         flipped = (mixed.old_self.ranks == 0) & ~right
         assert values[HALF_NFR] == pytest.approx(flipped.mean())
-        scores = np.where(
-            np.isin(np.arange(20), list(remade)),
-            mixed.scores.new_rows,
-            calibration(mixed.scores.old_rows),
-        )
+        is_new = np.isin(np.arange(20), list(remade))
+        scores = np.where(is_new, mixed.scores.new_rows, calibration(mixed.scores.old_rows))
         is_mate = mixed.scores.query_classes[:, None] == np.arange(20)
         impostors = np.sort(scores[~is_mate])[::-1]
         threshold = impostors[int(0.1 * len(impostors))]
@@ -232,9 +222,8 @@ def test_values_are_those_of_a_naive_search(gallery):
 
 def test_drawing_every_class_once_gives_the_values_themselves(gallery):
     mixed, cross, new_self = gallery
-    once = MixedGallery(
-        mixed.old_self, mixed.scores, ClassDraws(np.ones((2, mixed.draws.shape[1]), int)), mixed.far
-    )
+    draws = ClassDraws(np.ones((2, mixed.draws.shape[1]), int))
+    once = MixedGallery(mixed.old_self, mixed.scores, draws, mixed.far)
     order = mixed.scores.random_order(1)
     for calibration in fitted_kinds(MERGINGS, cross.pairs, new_self.pairs).values():
         values = once.measured(order, calibration)["values"]
@@ -310,26 +299,19 @@ def test_blended_weights_are_what_a_measurement_by_hand_gives(benchmark, results
 
 
 def test_the_share_is_chosen_on_validation_images(benchmark):
-    workspace = replace(
-        benchmark.workspace, grid=replace(benchmark.workspace.grid, validation="glyphs:val")
-    )
-    (job,) = (job for job in benchmark.jobs if job.folder == CELL)
+    grid = replace(benchmark.workspace.grid, validation="glyphs:val")
+    workspace, job = replace(benchmark.workspace, grid=grid), job_of(benchmark, CELL)
     measured = weight_tests(workspace, job)
     images = workspace.validation_images
-    choice = choose_weights(
-        images,
-        old=workspace.model(WEIGHT_TESTS_OLD),
-        new=workspace.model(CELL),
-        alphas=np.arange(5, 11) / 10,
-    )
+    old, new = workspace.model(WEIGHT_TESTS_OLD), workspace.model(CELL)
+    choice = choose_weights(images, old=old, new=new, alphas=np.arange(5, 11) / 10)
     assert measured.alpha == pytest.approx(choice.alpha)
 
 
 @pytest.mark.parametrize("method", ["none", "procrustes"])
 def test_other_cells_have_none(benchmark, results, method):
     folder = f"cells/open-class/{method}/seed1"
-    (job,) = (job for job in benchmark.jobs if job.folder == folder)
-    assert weight_tests(benchmark.workspace, job) is None
+    assert weight_tests(benchmark.workspace, job_of(benchmark, folder)) is None
     assert "between→old" not in results.by_job[folder]["tests"]
 
 
@@ -344,21 +326,16 @@ def test_blended_queries_are_what_an_evaluation_by_hand_would_give(benchmark, re
     assert stored["metrics"] == pytest.approx(by_hand.values["blend→old"])
     assert (stored["alpha"], stored["chosen_on"]) == (0.5, None)
     assert stored["query"] == cell
-    for gains, other in (
-        (by_hand.blended_queries.minus_old_self, results.old_self),
-        (by_hand.blended_queries.minus_cross, None),
+    old_self, cross = (results.old_self, ()), (results.cross, (method,))
+    for gains, (other, name) in (
+        (by_hand.blended_queries.minus_old_self, old_self),
+        (by_hand.blended_queries.minus_cross, cross),
     ):
         for gain in gains:
             blended = results.in_cell("open-class", method, "blend→old", gain.metric)
-            before = (
-                other("open-class", gain.metric)
-                if other is not None
-                else results.cross("open-class", method, gain.metric)
-            )
-            difference = blended - before
-            one = estimate(
-                difference.values[[1]], difference.samples[[1]], classes=difference.classes
-            )
+            difference = blended - other("open-class", *name, gain.metric)
+            values, samples = difference.values[[1]], difference.samples[[1]]
+            one = estimate(values, samples, classes=difference.classes)
             assert one.mean == pytest.approx(gain.difference)
             assert (one.low, one.high) == pytest.approx((gain.low, gain.high), abs=1e-5)
 
@@ -369,15 +346,14 @@ def test_a_mixed_gallery_begins_at_the_cross_test_and_ends_at_the_new_self_test(
         assert (entry["chosen"], entry["chosen_on"]) == ("raw", None)
         assert list(entry["mergings"]) == ["raw", "standardised"]
         for merging in entry["mergings"].values():
-            ends = (
-                results.cross("extended-data", method, "top-1").values[0],
-                results.new_self("extended-data", method, "top-1").values[0],
-            )
-            assert (merging["top-1"][0], merging["top-1"][-1]) == pytest.approx(ends)
+            ends = [
+                test("extended-data", method, "top-1").values[0]
+                for test in (results.cross, results.new_self)
+            ]
+            assert [merging["top-1"][0], merging["top-1"][-1]] == pytest.approx(ends)
     old = benchmark.workspace.vectors("models/old-images-seed0")
-    assert search_test(old, old, benchmark.workspace.split).top(1) == pytest.approx(
-        results.old_self("extended-data", "top-1").values[0]
-    )
+    stored = results.old_self("extended-data", "top-1").values[0]
+    assert search_test(old, old, benchmark.workspace.split).top(1) == pytest.approx(stored)
 
 
 def test_only_cells_have_more_than_their_tests(results):

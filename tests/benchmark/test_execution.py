@@ -32,9 +32,8 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(benchmark, results):
         for rate, value in stored["new→old"]["flips"].items():
             assert value == pytest.approx(flips[rate])
             measured = results.cross("open-class", "unibct-plus", rate)
-            one = estimate(
-                measured.values[[seed]], measured.samples[[seed]], classes=measured.classes
-            )
+            values, samples = measured.values[[seed]], measured.samples[[seed]]
+            one = estimate(values, samples, classes=measured.classes)
             ends = (max(one.low, 0), one.high)
             assert ends == pytest.approx(flips["intervals"][rate], abs=1e-5)
         for criterion in by_hand.compared:
@@ -56,12 +55,8 @@ def test_a_map_is_fitted_to_the_free_model_and_leaves_its_self_test(benchmark, r
     images = workspace.training_images("new:open-class", 0)
     free, old = (load_model(workspace.out / f"models/{n}-seed0" / "model") for n in
                  ("free-open-class", "old-classes"))  # fmt: skip
-    fitted = fit_vector_map(
-        "procrustes",
-        new=embed(free, images).vectors,
-        old=embed(old, images).vectors,
-        labels=images.labels,
-    )
+    sides = {"new": embed(free, images).vectors, "old": embed(old, images).vectors}
+    fitted = fit_vector_map("procrustes", **sides, labels=images.labels)
     mapped = fitted(embed(free, workspace.test_images).vectors)
     cell = workspace.out / "cells/open-class/procrustes/seed0"
     stored = open_embeddings(cell / "embeddings")

@@ -23,14 +23,9 @@ ALL_METHODS = [*METHODS, *MAPS]
 
 def test_five_scenarios_share_two_old_and_four_free_models():
     jobs = jobs_of(seeds=[3], chain=[])
-    assert [job.folder for job in jobs if job.folder.startswith("models/")] == [
-        "models/old-images-seed3",
-        "models/free-all-seed3",
-        "models/free-open-data-seed3",
-        "models/old-classes-seed3",
-        "models/free-open-class-seed3",
-        "models/free-identical-data-seed3",
-    ]
+    models = [job.folder for job in jobs if job.folder.startswith("models/")]
+    names = "old-images free-all free-open-data old-classes free-open-class free-identical-data"
+    assert models == [f"models/{name}-seed3" for name in names.split()]
     cells = [job.folder.split("/")[1:3] for job in jobs if job.folder.startswith("cells/")]
     assert len(cells) == 5 * 8 - 2
     assert ["open-class", "bct"] not in cells
@@ -104,15 +99,9 @@ def test_a_cell_whose_warm_up_nobody_else_makes_waits_for_none():
     for alone in (cell("unibct", "warmup_epochs=0"), cell("unibct-plus@warmup_epochs=2")):
         assert (alone.after, alone.work, alone.warmup_work) == ((), whole, 0)
     # A resnet50 has other blocks than a resnet18: it cannot start from the old weights.
-    jobs = jobs_of(
-        recipe=load_recipe("glyphs", ["architecture=resnet18"]),
-        **{
-            "methods": ["unibct-plus@warmup_epochs=2"],
-            "scenarios": ["identical-data"],
-            "seeds": [0],
-            "chain": [],
-        },
-    )
+    chosen = {"methods": ["unibct-plus@warmup_epochs=2"], "scenarios": ["identical-data"]}
+    recipe = load_recipe("glyphs", ["architecture=resnet18"])
+    jobs = jobs_of(recipe=recipe, **chosen, seeds=[0], chain=[])
     assert jobs[-1].after == ("models/free-identical-data-seed0",)
     cold = cell("unibct-plus@warmup_epochs=2", "warm_start=false")
     assert cold.after == ("models/free-open-class-seed0",)

@@ -27,18 +27,22 @@ def test_differences_are_paired():
 
 
 @pytest.fixture
-def reread(finished, tmp_path):
-    """Reads a copy of the finished benchmark, in which ``change`` is made to some results."""
-    benchmark, _ = finished
+def copied(benchmark, tmp_path):
+    """A copy of the finished results."""
     ignored = shutil.ignore_patterns("cache", "model", "embeddings")
-    shutil.copytree(benchmark.workspace.out, tmp_path / "copy", ignore=ignored)
+    return shutil.copytree(benchmark.workspace.out, tmp_path / "copy", ignore=ignored)
+
+
+@pytest.fixture
+def reread(benchmark, copied):
+    """Reads a copy of the finished benchmark, in which ``change`` is made to some results."""
 
     def changed(change, folder="."):
-        for path in (tmp_path / "copy" / folder).rglob("result.json"):
+        for path in (copied / folder).rglob("result.json"):
             result = json.loads(path.read_text())
             change(result)
             path.write_text(json.dumps(result))
-        return read_results(benchmark.workspace.grid, benchmark.jobs, tmp_path / "copy")
+        return read_results(benchmark.workspace.grid, benchmark.jobs, copied)
 
     return changed
 
@@ -60,23 +64,19 @@ def test_no_verdict_over_fewer_than_ten_classes(reread, classes, few):
         assert ("Only 9 classes have queries" in text) == few
 
 
+WHERE = [("scaled at old threshold", "TAR"), ("mixed raw", "top-1 mean"), ("between→old", "top-1")]
+
+
 def test_a_value_is_that_of_each_seeds_own_cell(results):
     cells = results.cells("open-class", "unibct-plus")
     searches = results.cross("open-class", "unibct-plus", "top-1")
-    tar, mean, top = (
-        results.in_cell("open-class", "unibct-plus", *where)
-        for where in (
-            ("scaled at old threshold", "TAR"),
-            ("mixed raw", "top-1 mean"),
-            ("between→old", "top-1"),
-        )
-    )
     written = [
         (cell["at_old_threshold"]["ways"]["scaled"]["TAR"] for cell in cells),
         (cell["mixed_galleries"]["mergings"]["raw"]["values"]["top-1 mean"] for cell in cells),
         (cell["tests"]["between→old"]["metrics"]["top-1"] for cell in cells),
     ]
-    for measured, values in zip((tar, mean, top), written, strict=True):
+    for where, values in zip(WHERE, written, strict=True):
+        measured = results.in_cell("open-class", "unibct-plus", *where)
         assert measured is not None
         assert measured.values.tolist() == pytest.approx(list(values))
         assert measured.samples.shape == searches.samples.shape
@@ -89,11 +89,7 @@ def test_there_is_no_value_if_one_seed_lacks_it(finished, reread):
         del result["mixed_galleries"], result["at_old_threshold"], result["tests"]["between→old"]
 
     fewer = reread(forget, "cells/open-class/unibct-plus/seed1")
-    for where in (
-        ("scaled at old threshold", "TAR"),
-        ("mixed raw", "top-1 mean"),
-        ("between→old", "top-1"),
-    ):
+    for where in WHERE:
         assert finished[1].in_cell("open-class", "unibct-plus", *where) is not None
         assert fewer.in_cell("open-class", "unibct-plus", *where) is None
 
@@ -114,14 +110,12 @@ def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(
     partial = plan_benchmark(longer, benchmark.workspace.out, device="cpu").results()
     assert partial.seeds == (0, 1)
     assert partial.by_job.keys() == results.by_job.keys()
-    assert partial.missing_jobs == {2: len(benchmark.jobs) // 2}
-    assert f"Seed 2 is left out: it lacks {len(benchmark.jobs) // 2} jobs." in render_markdown(
-        partial
-    )
+    lacks = len(benchmark.jobs) // 2
+    assert partial.missing_jobs == {2: lacks}
+    assert f"Seed 2 is left out: it lacks {lacks} jobs." in render_markdown(partial)
 
 
-def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, grid, tmp_path):
-    benchmark, _ = finished
+def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(benchmark, grid, tmp_path):
     for name in ("models", "cells/extended-data"):
         shutil.copytree(benchmark.workspace.out / name, tmp_path / name)
     shutil.rmtree(tmp_path / "models/free-all-seed1")  # as if it were still to come
@@ -135,20 +129,17 @@ def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, gr
         read_results(grid, benchmark.jobs, tmp_path)
 
 
-def test_one_job_more_in_one_seed_leaves_no_other_seed_out(finished, grid, tmp_path):
-    benchmark, results = finished
-    ignored = shutil.ignore_patterns("cache", "model", "embeddings")
-    shutil.copytree(benchmark.workspace.out, tmp_path, ignore=ignored, dirs_exist_ok=True)
-    shutil.rmtree(tmp_path / "cells/open-class/procrustes/seed1")
-    fewer = read_results(grid, benchmark.jobs, tmp_path)
+def test_one_job_more_in_one_seed_leaves_no_other_seed_out(benchmark, results, grid, copied):
+    shutil.rmtree(copied / "cells/open-class/procrustes/seed1")
+    fewer = read_results(grid, benchmark.jobs, copied)
     assert (fewer.seeds, fewer.missing_jobs, fewer.unshared_jobs) == ((0, 1), {}, 1)
     assert results.by_job.keys() - fewer.by_job.keys() == {
         f"cells/open-class/procrustes/seed{seed}" for seed in (0, 1)
     }
     sentence = "1 finished job is left out: not every seed has the same."
     assert sentence in render_markdown(fewer)
-    shutil.rmtree(tmp_path / "models/old-images-seed1")  # and with it most of the second seed
-    half = read_results(grid, benchmark.jobs, tmp_path)
+    shutil.rmtree(copied / "models/old-images-seed1")  # and with it most of the second seed
+    half = read_results(grid, benchmark.jobs, copied)
     assert (half.seeds, half.unshared_jobs) == ((0,), 0)
     assert half.has_cell("open-class", "procrustes")
     for missing in half.missing_jobs.values():
@@ -209,9 +200,8 @@ def test_every_value_of_every_job_is_there_with_its_interval(results, rows):
             assert float(row["value"]) == pytest.approx(value, abs=1e-6)
             samples = results.samples(folder, test, metric).astype(np.float64)
             ends = estimate(np.array([value]), samples[None], classes=results.query_classes)
-            assert [float(row["low"]), float(row["high"])] == pytest.approx(
-                [ends.low, ends.high], abs=1e-6
-            )
+            written = [float(row["low"]), float(row["high"])]
+            assert written == pytest.approx([ends.low, ends.high], abs=1e-6)
 
     for seed in (0, 1):
         for scenario, old in (("extended-data", "images"), ("open-class", "classes")):
@@ -230,9 +220,8 @@ def test_every_value_of_every_job_is_there_with_its_interval(results, rows):
     assert by_key["open-class", "none", "0", "blend→old", "alpha"]["low"] == ""
     assert by_key["open-class", "none", "0", "mixed raw", "chosen"]["value"] == "1.000000"
     mean = by_key["open-class", "unibct-plus", "1", "mixed standardised", "top-1 mean"]
-    expected = results.in_cell(
-        "open-class", "unibct-plus", "mixed standardised", "top-1 mean"
-    ).values[1]
+    where = ("mixed standardised", "top-1 mean")
+    expected = results.in_cell("open-class", "unibct-plus", *where).values[1]
     assert float(mean["value"]) == pytest.approx(expected, abs=1e-6)
     assert float(mean["low"]) <= expected <= float(mean["high"])
     stored = results.by_job["cells/open-class/unibct-plus/seed1"]["at_old_threshold"]

@@ -45,8 +45,7 @@ def test_finished_jobs_never_run_again(benchmark, results):
 
 
 @pytest.mark.slow
-def test_killed_at_any_point_it_goes_on_to_the_same_results(finished, grid, tmp_path):
-    _, results = finished
+def test_killed_at_any_point_it_goes_on_to_the_same_results(results, grid, tmp_path):
     out = tmp_path / "killed"
     arguments = [
         "unibct", "benchmark", grid.data, "--test", grid.test,
@@ -80,9 +79,8 @@ def children(pid):
 
 @pytest.mark.slow
 def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid, tmp_path):
-    small = Grid(
-        grid.data, grid.test, grid.recipe, ("extended-data", "open-class"), ("none",), (0,), ()
-    )
+    scenarios = ("extended-data", "open-class")
+    small = Grid(grid.data, grid.test, grid.recipe, scenarios, ("none",), (0,), ())
     benchmark = plan_benchmark(small, tmp_path, workers=1, device="cpu")
     (tmp_path / ".mine.tmp").write_text("not ours")
     (tmp_path / "cells").mkdir()
@@ -90,9 +88,8 @@ def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid
     spoilt = tmp_path / "models/old-classes-seed0/model"
     spoilt.mkdir(parents=True)
     (spoilt / "model.json").write_text("{")
-    with pytest.raises(
-        UserError, match=r"1 of 6 jobs failed and 1 more.*old-classes-seed0: .*cannot be read"
-    ):
+    failed = r"1 of 6 jobs failed and 1 more.*old-classes-seed0: .*cannot be read"
+    with pytest.raises(UserError, match=failed):
         run_benchmark(benchmark)
     error = tmp_path / "models/old-classes-seed0/error.txt"
     assert "cannot be read" in error.read_text()
@@ -124,10 +121,8 @@ def test_first_weights_that_have_learnt_a_test_class_are_refused(grid, tmp_path)
 def test_two_processes_do_not_run_in_one_folder(grid, tmp_path):
     small = Grid(grid.data, grid.test, grid.recipe, ("open-class",), ("none",), (0,), ())
     benchmark = plan_benchmark(small, tmp_path, workers=1, device="cpu")
-    with (
-        FileLock(tmp_path / ".lock"),
-        pytest.raises(UserError, match="another process is running a benchmark in"),
-    ):
+    another = "another process is running a benchmark in"
+    with FileLock(tmp_path / ".lock"), pytest.raises(UserError, match=another):
         run_benchmark(benchmark)
     assert not list(tmp_path.rglob("result.json"))
 
@@ -163,9 +158,8 @@ def test_validation_images_that_cannot_be_searched_or_have_changed_are_named(gri
 @pytest.mark.slow
 def test_cells_without_a_free_model_make_their_warm_up_once(grid, tmp_path):
     methods = ("unibct-centroid", "unibct")
-    small = replace(
-        grid, scenarios=("open-class",), methods=methods, seeds=(0,), chain_methods=()
-    )  # fmt: skip
+    chosen = {"scenarios": ("open-class",), "methods": methods, "seeds": (0,), "chain_methods": ()}
+    small = replace(grid, **chosen)
     benchmark = plan_benchmark(small, tmp_path, only=methods, workers=2, device="cpu")
     at_once: list[int] = []
 

@@ -33,8 +33,7 @@ def test_a_worker_that_is_killed_fails_its_job_only_and_is_replaced(grid, tmp_pa
     assert run_command(*arguments) == 0
 
 
-def test_a_worker_that_dies_with_nothing_to_do_is_replaced(finished):
-    benchmark, _ = finished
+def test_a_worker_that_dies_with_nothing_to_do_is_replaced(benchmark):
     job = benchmark.jobs[0]  # finished: a worker answers at once
     with WorkerPool(benchmark.workspace, 1, 1) as pool:
         assert pool.assign(job)

@@ -52,14 +52,8 @@ def problem():
 def network():
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return nn.Sequential(
-            nn.Conv2d(3, 5, 3),
-            nn.BatchNorm2d(5),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(80, DIM),
-            nn.BatchNorm1d(DIM),
-        )
+        convolution = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten())
+        return nn.Sequential(*convolution, nn.Linear(80, DIM), nn.BatchNorm1d(DIM))
 
 
 def look(sample: bool) -> dict[str, torch.Tensor]:

@@ -23,11 +23,8 @@ def test_shares_are_consecutive_and_differ_by_at_most_one():
 
 
 def test_the_ranks_divide_a_batch_evenly():
-    assert [Ranks(rank, 3).batch_slice(12) for rank in range(3)] == [
-        slice(0, 4),
-        slice(4, 8),
-        slice(8, 12),
-    ]
+    parts = [slice(0, 4), slice(4, 8), slice(8, 12)]
+    assert [Ranks(rank, 3).batch_slice(12) for rank in range(3)] == parts
     assert [Ranks(rank, 3).first for rank in range(3)] == [True, False, False]
 
 

@@ -4,12 +4,8 @@ from unibct.report.cell_tables import blended_table, mixed_table, old_threshold_
 def test_each_cell_has_its_alpha_and_its_gains(results):
     table = blended_table(results)
     metrics = [metric for metric in results.deciding_metrics if metric != "top-5"]
-    assert table.heads == (
-        "scenario",
-        "method",
-        "share of the new query",
-        *(f"{m}: blended − {other}" for m in metrics for other in ("old self", "cross")),
-    )
+    heads = (f"{m}: blended − {other}" for m in metrics for other in ("old self", "cross"))
+    assert table.heads == ("scenario", "method", "share of the new query", *heads)
     assert [row[0].text for row in table.rows] == ["extended-data", "", "", "open-class", "", ""]
     row = table.rows[4]
     assert [cell.text for cell in row[1:3]] == ["unibct-plus", "α = 0.5"]
@@ -80,9 +76,8 @@ def test_each_method_has_a_row_with_old_new_and_scaled_scores(results):
         for way in ("old", "cross", "scaled")
     )
     shown = dict(zip(table.heads, rows[1], strict=True))
-    assert shown["old: TAR"].text == f"{100 * old.values.mean():.2f}"
-    assert shown["new: TAR"].text == f"{100 * crossed.values.mean():.2f}"
-    assert shown["scaled: TAR"].text == f"{100 * scaled.values.mean():.2f}"
+    for name, tar in (("old", old), ("new", crossed), ("scaled", scaled)):
+        assert shown[f"{name}: TAR"].text == f"{100 * tar.values.mean():.2f}"
     gain = (scaled - old).estimate
     assert shown["scaled − old: TAR"].text == f"{100 * gain.mean:+.2f}"
     far = results.in_cell("extended-data", "unibct-plus", "scaled at old threshold", "FAR").estimate

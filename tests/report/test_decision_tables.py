@@ -53,12 +53,10 @@ def test_every_table_shows_its_numbers(evaluation):
     assert flips.rows[0][1].text == f"{100 * evaluation.flips.nfr.mean:.2f}"
     assert clients.note.endswith(f"Verdict: {evaluation.old_clients_verdict}.")
     assert clients.rows[1][0].text == "top-1"
+    queries = evaluation.blended_queries
     gain, more = (
         next(c for c in criteria if c.metric == "top-1")
-        for criteria in (
-            evaluation.blended_queries.minus_old_self,
-            evaluation.blended_queries.minus_cross,
-        )
+        for criteria in (queries.minus_old_self, queries.minus_cross)
     )
     shown = next(row for row in blends.rows if row[0].text == "top-1")
     assert [cell.text for cell in shown[1:]] == [

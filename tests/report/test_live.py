@@ -9,8 +9,7 @@ from unibct.report.live import Gains, live_progress
 
 
 @pytest.fixture
-def board(finished):
-    benchmark, _ = finished
+def board(benchmark):
     return Board(benchmark.jobs, states={job.folder: "finished" for job in benchmark.jobs})
 
 
@@ -23,8 +22,7 @@ def test_a_live_table_has_no_gain_while_the_old_model_is_trained_again(
     assert np.isnan(Gains(tmp_path).of("open-class", "none", 1))
 
 
-def test_in_a_pipe_each_job_that_ends_is_a_line(finished, board, capsys):
-    benchmark, _ = finished
+def test_in_a_pipe_each_job_that_ends_is_a_line(benchmark, board, capsys):
     jobs = {job.folder: job for job in benchmark.jobs}
     cell = jobs[cell_folder("open-class", "none", 1)]
     old = jobs["models/old-classes-seed0"]
@@ -48,16 +46,12 @@ def test_in_a_pipe_each_job_that_ends_is_a_line(finished, board, capsys):
 
 def test_the_live_table_shows_gains_and_states(benchmark, board):
     grid, gains = benchmark.workspace.grid, Gains(benchmark.workspace.out)
-    running = next(
-        job for job in board.jobs if job.folder == cell_folder("open-class", "unibct-plus", 1)
-    )
+    jobs = {job.folder: job for job in board.jobs}
+    running = jobs[cell_folder("open-class", "unibct-plus", 1)]
     board.states[running.folder] = "running"
     board.trained_images[running.folder] = running.work // 2
     board.rates[running.folder] = 1234.0
-    board.fail(
-        next(job for job in board.jobs if job.folder == cell_folder("open-class", "procrustes", 0)),
-        "broken",
-    )
+    board.fail(jobs[cell_folder("open-class", "procrustes", 0)], "broken")
     console = Console(record=True, width=100)
     console.print(live._table(grid, board, gains))
     console.print(live._footer(board, live._TimeLeft()))

@@ -26,20 +26,15 @@ def two_more_metrics(monkeypatch):
     """MRR with an interval, and a share without one."""
     mrr = table.mean_over_queries("MRR", lambda test: 1 / (1 + test.ranks))
     plain = Metric("top-2", "1:N", lambda test, far, rule: test.top(2))
-    monkeypatch.setattr(
-        table, "METRICS", Registry("metric", {**METRICS, "MRR": mrr, "top-2": plain})
-    )
+    wider = Registry("metric", {**METRICS, "MRR": mrr, "top-2": plain})
+    monkeypatch.setattr(table, "METRICS", wider)
 
 
 @pytest.mark.usefixtures("two_more_metrics")
 def test_a_new_metric_is_in_every_file_of_a_benchmark(finished, grid, tmp_path):
-    finished_out = finished[0].workspace.out
+    out, without = finished[0].workspace.out, ("result.json", "samples.safetensors")
     for folder in ("models", "cells/open-class/unibct-plus"):  # nothing has to be trained again
-        shutil.copytree(
-            finished_out / folder,
-            tmp_path / folder,
-            ignore=shutil.ignore_patterns("result.json", "samples.safetensors"),
-        )
+        shutil.copytree(out / folder, tmp_path / folder, ignore=shutil.ignore_patterns(*without))
     small = Grid(grid.data, grid.test, grid.recipe, ("open-class",), ("unibct-plus",), (0,), ())
     benchmark = plan_benchmark(small, tmp_path, workers=1, device="cpu")
     for job in benchmark.jobs:
@@ -75,9 +70,8 @@ def test_a_new_metric_is_on_the_page_of_the_demo(small_demo):
     result, _ = small_demo
     images = result.plan.test_images
     vectors = {role: embed(model, images).vectors for role, model in result.models.items()}
-    evaluation = evaluate_embeddings(
-        images.labels, old=vectors["old"], new=vectors["new"], free=vectors["free"], repeats=50
-    )
+    sides = {role: vectors[role] for role in ("old", "new", "free")}
+    evaluation = evaluate_embeddings(images.labels, **sides, repeats=50)
     page = render_report(replace(result, evaluation=evaluation))
     assert "<th>MRR, %</th>" in page
     assert 'MRR <span class="soft">not in the verdict</span>' in page

@@ -39,17 +39,9 @@ def benchmark_page(**changes):
     table = PlainTable(
         "A <b>title</b>", "A note.", ("method", "top-1"), ((Cell("<i>x</i>"), Cell("+1")),)
     )
-    values = {
-        "about": "5 > 4",
-        "tables": [table],
-        "curves": {},
-        "curves_note": "",
-        "matrices": {},
-        "queries": [],
-        "pictured_scenario": "",
-        "run": {},
-        "recipe": {},
-    }
+    values = {"about": "5 > 4", "tables": [table], "queries": []}
+    values |= dict.fromkeys(("curves_note", "pictured_scenario"), "")
+    values |= {key: {} for key in ("curves", "matrices", "run", "recipe")}
     return render_template("benchmark.html.jinja", **{**values, **changes})
 
 
@@ -117,12 +109,8 @@ def test_a_report_without_free_models_lacks_only_what_compares_with_them(
 
 def test_the_report_names_the_command_that_makes_it():
     recipe = load_recipe("glyphs", ["eta=1.0", "refresh_epochs=[3, 4]"])
-    grid = make_grid(
-        quick=True,
-        methods=["unibct", "unibct@eta=2,warmup_epochs=1", "mlp"],
-        chain=["unibct"],
-        recipe=recipe,
-    )
+    methods = ["unibct", "unibct@eta=2,warmup_epochs=1", "mlp"]
+    grid = make_grid(quick=True, methods=methods, chain=["unibct"], recipe=recipe)
     words = shlex.split(command(grid))[2:]
     options = {}
     for name, value in zip(words[1::2], words[2::2], strict=True):
@@ -239,9 +227,8 @@ def test_a_metric_outside_the_verdict_is_shown_as_such(result):
 def test_every_test_has_a_row_and_the_cross_test_is_highlighted(result):
     page = render_report(result)
     rows = re.findall(r'<tr( class="main")?><td><span class="dot"[^>]*></span>(\S+)', page)
-    assert [name for _, name in rows] == [
-        name for name in DIRECTIONS if name in result.evaluation.tests
-    ]
+    tests = result.evaluation.tests
+    assert [name for _, name in rows] == [name for name in DIRECTIONS if name in tests]
     assert [name for mark, name in rows if mark] == [CROSS]
 
 

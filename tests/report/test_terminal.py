@@ -126,9 +126,7 @@ def test_a_plan_names_every_job_and_its_state(benchmark, width):
 def test_a_weak_old_model_is_named_before_the_verdict(small_demo):
     evaluation = replace(small_demo[0].evaluation, old_model=ModelRecall(0.12, 0.1))
     lines = printed(lambda console: print_evaluation(evaluation, console)).splitlines()
-    assert any(
-        line.startswith("The old model is too weak to judge an upgrade by") for line in lines
-    )
+    assert any(line.startswith("The old model is too weak to judge an upgrade") for line in lines)
     assert lines[-1] == "verdict: old model too weak"
     single = "on single images, as the rows of a gallery are: "
     assert lines[-2] == single + "old model too weak"
