@@ -5,6 +5,11 @@ import pytest
 from tests.conftest import TINY_OPTIONS, run_command
 
 
+def sides(query, gallery):
+    """The options of ``evaluate`` for who searches what."""
+    return ["--query", query, "--gallery", gallery]
+
+
 @pytest.fixture(scope="session")
 def trained_folder(tmp_path_factory, photo_folder):
     """A split, an old and a new model, and the embeddings of both, from five commands.

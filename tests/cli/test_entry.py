@@ -16,19 +16,16 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(
     empty = tmp_path / "empty"
     shutil.copytree(photo_folder, empty)
     (empty / "nothing here").mkdir()
-    out = ["--out", tmp_path / "out"]
+    out, split = ["--out", tmp_path / "out"], ["split", "--scenario", "open-data"]
     train = ["train", photo_folder, *out, *TINY_OPTIONS]
     new = [*train, "--images", trained_folder / "split/new.txt", "--old", trained_folder / "old"]
     evaluate = ["evaluate", photo_folder, "--query", trained_folder / "new", "--gallery"]
     cases = [
-        (["split", empty, "--scenario", "open-data", *out], "class folder"),
+        ([*split, empty, *out], "class folder"),
         (["split", photo_folder, "--scenario", "half", *out], "unknown scenario 'half'"),
-        (["split", photo_folder, "--scenario", "open-data", "--fraction", 2, *out], "fraction"),
-        (
-            ["split", tmp_path / "no", "--scenario", "open-data", *out],
-            "is not there; DATA is one of",
-        ),
-        (["split", "glyphs", "--scenario", "open-data", *out], "say which part"),
+        ([*split, photo_folder, "--fraction", 2, *out], "fraction"),
+        ([*split, tmp_path / "no", *out], "is not there; DATA is one of"),
+        ([*split, "glyphs", *out], "say which part"),
         ([*train, "--images", tmp_path / "no.txt"], "no.txt cannot be read"),
         ([*train, "--set", "lam=1"], "lam = 1"),
         ([*train, "--set", "hue=red"], "unknown setting 'hue'"),
@@ -43,7 +40,7 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(
         (["train", photo_folder], "Missing option"),
         (["frob"], "No such command"),
         (["split", photo_folder, "--seed", "x"], "valid integer"),
-        (["split", photo_folder, "--scenario", "open-data", "--seed", -1, *out], "--seed"),
+        ([*split, photo_folder, "--seed", -1, *out], "--seed"),
         ([*train, "--seed", -1], "seed = -1"),
         ([*evaluate, trained_folder / "old", "--seed", -1], "--seed"),
     ]
@@ -57,12 +54,8 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(
         assert sum(line.startswith("error: ") for line in lines) == 1
         assert "Traceback" not in captured.err
         assert sorted(tmp_path.rglob("*")) == before, arguments
-    assert (
-        run_command(
-            "embed", trained_folder / "old", photo_folder, "--out", trained_folder / "emb/new"
-        )
-        == 2
-    )
+    embed = ["embed", trained_folder / "old", photo_folder]
+    assert run_command(*embed, "--out", trained_folder / "emb/new") == 2
     assert "emb/new" in capsys.readouterr().err
 
 
@@ -88,9 +81,8 @@ def test_the_module_runs_as_a_command():
     done = subprocess.run([*line, "--out", "never"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    want = "error: glyphs:nope: say which part, glyphs:train, glyphs:val, glyphs:test, "
-    want += "glyphs:final\n"
-    assert done.stderr == want
+    parts = "glyphs:train, glyphs:val, glyphs:test, glyphs:final"
+    assert done.stderr == f"error: glyphs:nope: say which part, {parts}\n"
 
 
 @pytest.mark.parametrize(

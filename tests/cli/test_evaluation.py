@@ -5,20 +5,15 @@ import sys
 
 import pytest
 
+from tests.cli.conftest import sides
 from tests.conftest import run_command
 from unibct.embeddings.store import open_embeddings
 from unibct.evaluation.certificate import Certificate
 
 
 def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):
-    arguments = [
-        "evaluate",
-        photo_folder,
-        "--query",
-        trained_folder / "new",
-        "--gallery",
-        trained_folder / "old",
-    ]
+    models = sides(trained_folder / "new", trained_folder / "old")
+    arguments = ["evaluate", photo_folder, *models]
     assert run_command(*arguments) == 0
     text = capsys.readouterr().out
     assert "new→old" in text
@@ -37,14 +32,8 @@ def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):
     judged = ("compatible", "not compatible", "within noise")
     assert result["verdict"] in (("old model too weak",) if too_weak else judged)
     assert [c["metric"] for c in result["criteria"]] == ["TAR@1e-1", "top-1", "top-5"]
-    stored = [
-        "--query",
-        trained_folder / "emb/new",
-        "--gallery",
-        trained_folder / "emb/old",
-        "--json",
-    ]
-    assert run_command("evaluate", photo_folder, *stored) == 0
+    stored = sides(trained_folder / "emb/new", trained_folder / "emb/old")
+    assert run_command("evaluate", photo_folder, *stored, "--json") == 0
     from_embeddings = json.loads(capsys.readouterr().out)
     assert result.pop("score_scale") > 0
     assert from_embeddings.pop("score_scale") is None, "only the model's folder knows it"
@@ -69,14 +58,7 @@ def test_stored_embeddings_must_cover_the_images(trained_folder, photo_folder, t
     (tmp_path / "some.txt").write_text("".join(some_lines))
     some = ["--images", tmp_path / "some.txt", "--out", tmp_path / "e"]
     assert run_command("embed", trained_folder / "old", photo_folder, *some) == 0
-    evaluate = [
-        "evaluate",
-        photo_folder,
-        "--query",
-        trained_folder / "new",
-        "--gallery",
-        tmp_path / "e",
-    ]
+    evaluate = ["evaluate", photo_folder, *sides(trained_folder / "new", tmp_path / "e")]
     assert run_command(*evaluate) == 2
     assert "has no embedding of" in capsys.readouterr().err
     assert run_command(*evaluate, "--skip-bad-images") == 0
@@ -93,8 +75,8 @@ def test_stored_embeddings_must_cover_the_images(trained_folder, photo_folder, t
 @pytest.mark.slow
 @pytest.mark.parametrize("folders", [("new", "old"), ("emb/new", "emb/old"), ("new", "emb/old")])
 def test_classes_that_were_trained_on_are_counted(folders, trained_folder, photo_folder, capsys):
-    query, gallery = (trained_folder / folder for folder in folders)
-    evaluate = ["evaluate", photo_folder, "--query", query, "--gallery", gallery, "--json"]
+    evaluate = ["evaluate", photo_folder, *sides(*(trained_folder / one for one in folders))]
+    evaluate.append("--json")
 
     def evaluated(name):
         assert run_command(*evaluate, "--images", trained_folder / f"split/{name}.txt") == 0
@@ -122,7 +104,7 @@ def test_classes_that_were_trained_on_are_counted(folders, trained_folder, photo
 
 
 def test_nothing_is_embedded_for_a_test_that_is_refused(trained_folder, photo_folder, capsys):
-    models = ["--query", trained_folder / "new", "--gallery", trained_folder / "old"]
+    models = sides(trained_folder / "new", trained_folder / "old")
     train = ["--images", trained_folder / "split/train.txt"]
     assert run_command("evaluate", photo_folder, *models, *train) == 2
     assert "images/s" not in capsys.readouterr().err
@@ -139,7 +121,7 @@ def test_embeddings_made_before_are_evaluated_with_a_note(
         del described["training_classes"], described["class_source"]
         path.write_text(json.dumps(described))
         (tmp_path / name / "training_classes.txt").unlink()
-    folders = ["--query", tmp_path / "new", "--gallery", tmp_path / "old", "--json"]
+    folders = [*sides(tmp_path / "new", tmp_path / "old"), "--json"]
     assert run_command("evaluate", photo_folder, *folders) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["seen_classes"] is None
@@ -161,15 +143,14 @@ def test_embeddings_without_bad_images_can_be_evaluated(trained_folder, photo_fo
         embed = ["embed", trained_folder / name, data, "--out", tmp_path / name]
         assert run_command(*embed) == 2
         assert run_command(*embed, "--skip-bad-images") == 0
-    evaluate = ["evaluate", data, "--query", tmp_path / "new", "--gallery", tmp_path / "old"]
+    evaluate = ["evaluate", data, *sides(tmp_path / "new", tmp_path / "old")]
     assert run_command(*evaluate) == 2
     assert run_command(*evaluate, "--skip-bad-images") == 0
 
 
 @pytest.mark.slow
 def test_a_terminal_without_unicode_still_works(trained_folder, photo_folder, monkeypatch):
-    line = ["evaluate", photo_folder]
-    line += ["--query", trained_folder / "new", "--gallery", trained_folder / "old"]
+    line = ["evaluate", photo_folder, *sides(trained_folder / "new", trained_folder / "old")]
     for more in ([], ["--json"]):
         terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
         monkeypatch.setattr(sys, "stdout", terminal)
@@ -184,7 +165,7 @@ def test_certify_writes_a_certificate_and_says_what_it_allows(
     trained_folder, photo_folder, tmp_path, capsys
 ):
     arguments = ["evaluate", photo_folder]
-    arguments += ["--query", trained_folder / "emb/new", "--gallery", trained_folder / "emb/old"]
+    arguments += sides(trained_folder / "emb/new", trained_folder / "emb/old")
     file = tmp_path / "upgrade.json"
     assert run_command(*arguments, "--certify", file) == 0
     certificate = Certificate.read(file)
@@ -213,7 +194,7 @@ def test_an_evaluation_that_cannot_be_certified_is_shown(
     ids = (path.relative_to(photo_folder) for path in sorted(photo_folder.glob("class 1?/*")))
     few.write_text("".join(f"{name}\n" for name in ids))
     arguments = ["evaluate", photo_folder, "--images", few, "--seen-classes"]
-    arguments += ["--query", trained_folder / "emb/new", "--gallery", trained_folder / "emb/old"]
+    arguments += sides(trained_folder / "emb/new", trained_folder / "emb/old")
     file = tmp_path / "upgrade.json"
     assert run_command(*arguments, "--json", "--certify", file) == 2
     shown = capsys.readouterr()

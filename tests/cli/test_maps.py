@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cli.conftest import sides
 from tests.conftest import run_command
 from tests.models.cases import small_model, trained_from
 from unibct.embeddings.forms import write_embeddings
@@ -26,14 +27,12 @@ def files(trained_folder, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["backward", "forward"])
 def test_two_files_and_nothing_else(direction, files, tmp_path, capsys):
-    sides = ["--new", f"embeddings:{files}/new.parquet", "--old", f"embeddings:{files}/old.npy"]
+    both = ["--new", f"embeddings:{files}/new.parquet", "--old", f"embeddings:{files}/old.npy"]
     out = tmp_path / "map"
-    fit = ["adapt", *sides, "--kind", "affine", "--direction", direction, "--out", out]
+    fit = ["adapt", *both, "--kind", "affine", "--direction", direction, "--out", out]
     assert run_command(*fit) == 0
     assert f"{direction} affine map" in capsys.readouterr().out
-    source, target = ("new.parquet", "old.npy")
-    if direction == "forward":
-        source, target = target, source
+    source, target = ("new.parquet", "old.npy")[:: 1 if direction == "backward" else -1]
     mapped = tmp_path / "mapped.safetensors"
     apply = ["map", out, files / source, "--to", "safetensors"]
     assert run_command(*apply, "--out", mapped) == 0
@@ -48,45 +47,35 @@ def test_two_files_and_nothing_else(direction, files, tmp_path, capsys):
 
 def test_an_upgrade_without_images(files, photo_folder, tmp_path, capsys):
     """New queries search the old gallery's rows after a forward map."""
-    sides = ["--new", files / "new.parquet", "--old", files / "old.npy"]
+    both = ["--new", files / "new.parquet", "--old", files / "old.npy"]
     out = tmp_path / "map"
-    assert run_command("adapt", photo_folder, *sides, "--direction", "forward", "--out", out) == 0
+    assert run_command("adapt", photo_folder, *both, "--direction", "forward", "--out", out) == 0
     assert run_command("map", out, files / "old.npy", "--out", tmp_path / "rows") == 0
     capsys.readouterr()
-    search = [
-        "--query",
-        files / "new.parquet",
-        "--gallery",
-        tmp_path / "rows",
-        "--json",
-        "--seen-classes",
-    ]
-    assert run_command("evaluate", photo_folder, *search) == 0
+    search = sides(files / "new.parquet", tmp_path / "rows")
+    assert run_command("evaluate", photo_folder, *search, "--json", "--seen-classes") == 0
     tests = json.loads(capsys.readouterr().out)["tests"]
     assert np.isfinite(tests["new→old"]["top-1"])
 
 
 def test_a_list_chooses_the_rows_of_stored_embeddings(files, tmp_path, capsys):
-    sides = ["--new", f"embeddings:{files}/new.parquet", "--old", f"embeddings:{files}/old.npy"]
+    both = ["--new", f"embeddings:{files}/new.parquet", "--old", f"embeddings:{files}/old.npy"]
     ids = (files / "old.ids.txt").read_text().splitlines()
     (tmp_path / "list.txt").write_text("\n".join(ids[:100]))
-    fits = [
-        ["--out", tmp_path / "all"],
-        ["--images", tmp_path / "list.txt", "--out", tmp_path / "some"],
-    ]
-    for options in fits:
-        assert run_command("adapt", *sides, *options) == 0
+    some = ["--images", tmp_path / "list.txt"]
+    for name, options in (("all", []), ("some", some)):
+        assert run_command("adapt", *both, *options, "--out", tmp_path / name) == 0
     assert load_map(tmp_path / "all").fingerprint != load_map(tmp_path / "some").fingerprint
     assert set(load_map(tmp_path / "some").known.ids) <= set(ids[:100])
     capsys.readouterr()
     (tmp_path / "list.txt").write_text(f"{ids[0]}\nnobody.png")
-    assert run_command("adapt", *sides, *fits[1][:2], "--out", tmp_path / "none") == 2
+    assert run_command("adapt", *both, *some, "--out", tmp_path / "none") == 2
     assert "list.txt, line 2: 'nobody.png' has no embedding" in capsys.readouterr().err
 
 
 def test_without_data_both_sides_must_be_stored(files, trained_folder, tmp_path, capsys):
-    sides = ["--new", trained_folder / "new", "--old", files / "old.npy"]
-    assert run_command("adapt", *sides, "--out", tmp_path / "map") == 2
+    both = ["--new", trained_folder / "new", "--old", files / "old.npy"]
+    assert run_command("adapt", *both, "--out", tmp_path / "map") == 2
     assert "give DATA" in capsys.readouterr().err
     assert run_command("map", tmp_path, files / "old.npy", "--out", tmp_path / "x") == 2
     assert "is not a map folder" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.cli.conftest import sides
 from tests.conftest import TINY_OPTIONS, run_command
 from unibct.data.readers import open_images
 from unibct.embedders import open_embedder
@@ -29,17 +30,8 @@ def test_an_empty_out_folder_stays_usable_after_an_error(
 ):
     out = tmp_path / "empty"
     out.mkdir()
-    train = [
-        "train",
-        photo_folder,
-        "--old",
-        trained_folder / "old",
-        "--out",
-        out,
-        "--device",
-        "cpu",
-        *TINY_OPTIONS,
-    ]
+    train = ["train", photo_folder, "--old", trained_folder / "old", "--out", out]
+    train += ["--device", "cpu", *TINY_OPTIONS]
     assert run_command(*train, "--method", "bct") == 2
     assert run_command(*train, "--set", "lr=1e30") == 2
     assert [p.name for p in out.iterdir()] == [".old_embeddings"]  # kept for the next run
@@ -47,10 +39,8 @@ def test_an_empty_out_folder_stays_usable_after_an_error(
 
 
 def test_old_and_new_model_start_from_different_seeds(trained_folder):
-    seeds = [
-        load_model(trained_folder / name).training["recipe"]["seed"] for name in ("old", "new")
-    ]
-    assert seeds == [0, 1]
+    models = [load_model(trained_folder / name) for name in ("old", "new")]
+    assert [model.training["recipe"]["seed"] for model in models] == [0, 1]
 
 
 @pytest.mark.usefixtures("short_maps")
@@ -74,21 +64,20 @@ def test_adapt_writes_a_model_that_every_command_takes(
     pixels = [images.read(image_id) for image_id in images.ids[:5]]
     assert np.allclose(adapted.embed(pixels), adapted.vector_map(new.embed(pixels)), atol=1e-6)
     assert not np.allclose(adapted.embed(pixels), new.embed(pixels), atol=0.01)
-    evaluate = ["evaluate", photo_folder, "--query", out, "--gallery", trained_folder / "old"]
+    evaluate = ["evaluate", photo_folder, *sides(out, trained_folder / "old")]
     assert run_command(*evaluate, *lists["test"]) == 0
     again = run_command("adapt", photo_folder, *models, "--out", out)
-    assert again == 2  # it never writes over a model
+    assert again == 2, "it never writes over a model"
 
 
 def test_adapt_refuses_an_unknown_kind_and_a_model_that_is_adapted_already(
     trained_folder, photo_folder, tmp_path, capsys
 ):
     both = ["--new", trained_folder / "new", "--old", trained_folder / "old"]
-    assert (
-        run_command("adapt", photo_folder, *both, "--kind", "magic", "--out", tmp_path / "a") == 2
-    )
+    adapt = ["adapt", photo_folder, *both]
+    assert run_command(*adapt, "--kind", "magic", "--out", tmp_path / "a") == 2
     assert "choose one of procrustes, linear, mlp" in capsys.readouterr().err
-    assert run_command("adapt", photo_folder, *both, "--out", tmp_path / "b") == 0
+    assert run_command(*adapt, "--out", tmp_path / "b") == 0
     twice = ["--new", tmp_path / "b", "--old", trained_folder / "old"]
     assert run_command("adapt", photo_folder, *twice, "--out", tmp_path / "c") == 2
     assert "adapted already" in capsys.readouterr().err
@@ -96,11 +85,9 @@ def test_adapt_refuses_an_unknown_kind_and_a_model_that_is_adapted_already(
 
 def test_a_damaged_map_is_found_out(trained_folder, photo_folder, tmp_path):
     both = ["--new", trained_folder / "new", "--old", trained_folder / "old"]
-    assert run_command("adapt", photo_folder, *both, "--out", tmp_path / "a") == 0
-    assert (
-        run_command("adapt", photo_folder, *both, "--kind", "procrustes", "--out", tmp_path / "b")
-        == 0
-    )
+    adapt = ["adapt", photo_folder, *both]
+    assert run_command(*adapt, "--out", tmp_path / "a") == 0
+    assert run_command(*adapt, "--kind", "procrustes", "--out", tmp_path / "b") == 0
     shutil.copy(tmp_path / "b/adapter.safetensors", tmp_path / "a/adapter.safetensors")
     with pytest.raises(UserError, match="fingerprint"):
         load_model(tmp_path / "a")
@@ -121,9 +108,9 @@ def test_embed_writes_every_form_and_evaluate_reads_it(
     capsys.readouterr()
     results = []
     for query in (trained_folder / "emb/new", f"embeddings:{out}"):
-        sides = ["--query", query, "--gallery", trained_folder / "emb/old"]
-        sides += ["--images", trained_folder / "split/test.txt"]
-        assert run_command("evaluate", photo_folder, *sides, "--json") == 0
+        test = ["--images", trained_folder / "split/test.txt", "--json"]
+        both = sides(query, trained_folder / "emb/old")
+        assert run_command("evaluate", photo_folder, *both, *test) == 0
         results.append(json.loads(capsys.readouterr().out)["tests"])
     assert results[0] == results[1]
     assert run_command(*embed) == 2
@@ -146,8 +133,7 @@ def test_a_black_box_is_an_old_model_for_every_command(
     assert run_command(*train, "--old", old, "--method", "contrast", "--out", new) == 0
     assert load_model(new).old_fingerprint == "stated by the object"
     assert load_model(new).dim == 18
-    sides = ["--query", new, "--gallery", old, "--seen-classes"]
-    assert run_command("evaluate", photo_folder, *sides) == 0
+    assert run_command("evaluate", photo_folder, *sides(new, old), "--seen-classes") == 0
     for options in (["--method", "bct"], ["--warm-start"]):
         assert run_command(*train, "--old", old, *options, "--out", tmp_path / "no") == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
@@ -161,9 +147,8 @@ def test_a_new_model_of_another_dimension_searches_the_old_gallery(
 ):
     new = tmp_path / "new"
     train = ["train", photo_folder, "--device", "cpu", *TINY_OPTIONS, "--set", "epochs=2"]
-    assert (
-        run_command(*train, "--old", trained_folder / "old", "--set", "dim=160", "--out", new) == 0
-    )
+    train += ["--old", trained_folder / "old", "--set", "dim=160"]
+    assert run_command(*train, "--out", new) == 0
     assert "dimension 160" in capsys.readouterr().out
     evaluate = ["evaluate", photo_folder, "--seen-classes", "--gallery", trained_folder / "old"]
     assert run_command(*evaluate, "--query", new) == 0
@@ -179,8 +164,7 @@ def test_a_new_model_of_another_dimension_searches_the_old_gallery(
         (tmp_path / "full", trained_folder / "old", "one cannot search the other"),
         (new, trained_folder / "new", "leads into the space of model"),
     ):
-        sides = ["--query", query, "--gallery", gallery]
-        assert run_command("evaluate", photo_folder, *sides) == 2
+        assert run_command("evaluate", photo_folder, *sides(query, gallery)) == 2
         assert message in capsys.readouterr().err
     maps = ["--new", new, "--old", trained_folder / "old", "--out", tmp_path / "map"]
     assert run_command("adapt", photo_folder, *maps) == 2

@@ -28,9 +28,19 @@ IDS = [f"{letter}{number}" for letter in "abcd" for number in range(10)]
 @pytest.fixture
 def filled(engine: Engine) -> Engine:
     """Forty rows of the kind OLD."""
-    engine.add_kind(OLD, 8)
-    engine.write(OLD, some_rows(OLD, IDS))
+    keep(engine, some_rows(OLD, IDS))
     return engine
+
+
+def keep(engine: Engine, rows: GalleryRows) -> None:
+    """Write rows of the kind OLD, the first ones of this engine."""
+    engine.add_kind(OLD, rows.vectors.shape[1])
+    engine.write(OLD, rows)
+
+
+def ids_found(engine: Engine, query: np.ndarray, search: Search) -> list[str]:
+    """The ids of what one query finds among the rows of the kind OLD."""
+    return [hit.id for hit in engine.search(OLD, query, search)[0]]
 
 
 def everything(engine: Engine, kind: str) -> dict[str, tuple[object, ...]]:
@@ -98,8 +108,7 @@ def test_a_row_with_the_same_id_is_replaced(filled: Engine):
     np.testing.assert_array_equal(read.vectors, other.vectors)
     assert read.steps.tolist() == [4]
     assert filled.count(OLD).rows == 40
-    found = filled.search(OLD, other.vectors, Search(1, {}))
-    assert found[0][0].id == "a0"
+    assert ids_found(filled, other.vectors, Search(1, {})) == ["a0"]
 
 
 def test_search_equals_the_naive_search(filled: Engine):
@@ -143,8 +152,7 @@ def test_a_filter_keeps_the_nearest_of_the_matching_rows(engine: Engine):
     for i, rare in enumerate((None, 0.25, 'it\'s "x"\n\\')):
         metadata[i]["rare"] = rare
     rows = some_rows(OLD, IDS, metadata=metadata)
-    engine.add_kind(OLD, 8)
-    engine.write(OLD, rows)
+    keep(engine, rows)
     query = random_vectors(1, seed=5)
     for where, matches in WHERES:
         usable = {row_id for row_id, values in zip(IDS, metadata, strict=True) if matches(values)}
@@ -169,40 +177,22 @@ def test_a_filter_may_have_thousands_of_values(engine: Engine, choices, values):
         {"key": value} for value in (0, 1, 2, 3, 4, 2.5, "grün", 'q"\\', True, False, None)
     ]
     ids = [f"r{number:02}" for number in range(len(every))]
-    engine.add_kind(OLD, 8)
-    engine.write(OLD, some_rows(OLD, ids, metadata=every))
-    search = Search(99, {"key": list(choices)})
-    found = engine.search(OLD, random_vectors(1), search)[0]
+    keep(engine, some_rows(OLD, ids, metadata=every))
+    found = engine.search(OLD, random_vectors(1), Search(99, {"key": list(choices)}))[0]
     expected = [json.dumps(value) for value in values]
     assert sorted(json.dumps(row.metadata["key"]) for row in found) == sorted(expected)
 
 
-STRANGE_IDS = [
-    "a'b",
-    'q"x',
-    "back\\slash",
-    "new\nline",
-    "日本",
-    "Ä",
-    "Z",
-    "~",
-    "%s",
-    "{}",
-    "\u2028",
-    "a" * 512,
-]
-
-
 def test_strange_ids_labels_and_metadata_come_back_as_they_were(engine: Engine):
-    ids = sorted(STRANGE_IDS)
+    texts = ["a'b", 'q"x', "back\\slash", "new\nline", "日本", "\u2028", "%s", "{}", "a" * 512]
+    ids = sorted([*texts, "Ä", "Z", "~"])
     metadata: list[Metadata] = [
         {"large": 1e16, "minus": -0.0, "none": None, "whole": 2**53 + 1, "text": row_id}
         for row_id in ids
     ]
     labels = [None, "", "null", *ids[3:]]
     rows = sealed_rows(OLD, ids, labels, metadata, random_vectors(len(ids)), 1)
-    engine.add_kind(OLD, 8)
-    engine.write(OLD, rows)
+    keep(engine, rows)
     read = engine.read(OLD, ids[::-1])
     assert read.ids == tuple(ids[::-1])
     assert read.labels == tuple(labels[::-1])
@@ -218,10 +208,8 @@ def test_strange_ids_labels_and_metadata_come_back_as_they_were(engine: Engine):
 def test_rows_of_equal_similarity_are_in_order_of_ids(engine: Engine):
     vectors = np.repeat(random_vectors(1), 20, axis=0)
     ids = [f"t{(7 * i) % 20:02}" for i in range(20)]
-    engine.add_kind(OLD, 8)
-    engine.write(OLD, sealed_rows(OLD, ids, [None] * 20, [{}] * 20, vectors, 1))
-    found = engine.search(OLD, vectors[:1], Search(30, {}))[0]
-    assert [hit.id for hit in found] == sorted(ids)
+    keep(engine, sealed_rows(OLD, ids, [None] * 20, [{}] * 20, vectors, 1))
+    assert ids_found(engine, vectors[:1], Search(30, {})) == sorted(ids)
 
 
 def test_marks_are_written_as_they_are_read(filled: Engine):
@@ -254,10 +242,9 @@ def test_a_row_of_a_newer_kind_supersedes_the_older_one(filled: Engine):
     assert filled.count(OLD) == Count(40, 25)
     assert filled.count(NEW) == Count(15, 15)
     query = random_vectors(1, seed=2)
-    found = filled.search(OLD, query, Search(40, {}))[0]
-    assert sorted(hit.id for hit in found) == sorted(IDS[15:])
-    found = filled.search(OLD, query, Search(40, {}, with_superseded=True))[0]
-    assert [hit.id for hit in found] == nearest(some_rows(OLD, IDS), query[0], 40)
+    assert sorted(ids_found(filled, query, Search(40, {}))) == sorted(IDS[15:])
+    every = ids_found(filled, query, Search(40, {}, with_superseded=True))
+    assert every == nearest(some_rows(OLD, IDS), query[0], 40)
     assert filled.read(OLD, ["a0", "d9"]).superseded.tolist() == [3, 0]
     assert changed_rows(OLD, filled.read(OLD, ["a0"])) == []
 
@@ -277,8 +264,8 @@ def test_undo_brings_back_what_was_there(filled: Engine):
     assert everything(filled, OLD) == before
     assert sorted(everything(filled, NEW)) == ["x1"]
     query = random_vectors(1, seed=2)
-    found = filled.search(OLD, query, Search(40, {}))[0]
-    assert [hit.id for hit in found] == nearest(some_rows(OLD, IDS), query[0], 40)
+    found = ids_found(filled, query, Search(40, {}))
+    assert found == nearest(some_rows(OLD, IDS), query[0], 40)
 
 
 def test_has_live_sees_rows_that_are_not_superseded(filled: Engine):
@@ -303,8 +290,7 @@ def test_deleted_rows_are_gone(filled: Engine):
     filled.delete(OLD, ["a0"])
     assert filled.count(OLD) == Count(38, 38)
     assert filled.read(OLD, ["a0", "b3"]).ids == ()
-    found = filled.search(OLD, random_vectors(1), Search(40, {}))[0]
-    assert {"a0", "b3"}.isdisjoint(hit.id for hit in found)
+    assert {"a0", "b3"}.isdisjoint(ids_found(filled, random_vectors(1), Search(40, {})))
     filled.supersede(OLD, ["a1", "a2"], 7)
     assert filled.delete_superseded(OLD) == 2
     assert filled.delete_superseded(OLD) == 0
@@ -313,9 +299,7 @@ def test_deleted_rows_are_gone(filled: Engine):
 
 def test_approximate_search_finds_nearly_all_while_rows_change(engine: Engine):
     ids = [f"r{i:04}" for i in range(600)]
-    rows = some_rows(OLD, ids, dim=16)
-    engine.add_kind(OLD, 16)
-    engine.write(OLD, rows)
+    keep(engine, some_rows(OLD, ids, dim=16))
     assert not engine.has_index(OLD)
     engine.build_index(OLD)
     assert engine.has_index(OLD)
@@ -342,31 +326,28 @@ def test_approximate_search_finds_superseded_rows_too_if_asked_to(filled: Engine
     filled.build_index(OLD)
     query = random_vectors(1, seed=2)
     search = Search(10, {}, approximate=True, with_superseded=True)
-    hits = filled.search(OLD, query, search)[0]
-    assert [hit.id for hit in hits] == nearest(some_rows(OLD, IDS), query[0], 10)
+    assert ids_found(filled, query, search) == nearest(some_rows(OLD, IDS), query[0], 10)
 
 
-def test_destroy_leaves_nothing(filled: Engine):
+def test_a_sound_database_reports_no_problem_and_destroy_leaves_nothing(filled: Engine):
+    assert filled.problems() == []
     for _ in range(2):  # as after a kill
         filled.destroy()
     filled.create()
     assert filled.kinds() == {}
 
 
-def test_a_sound_database_reports_no_problem(filled: Engine):
-    assert filled.problems() == []
-
-
-def test_an_unknown_engine_lists_the_names(tmp_path):
-    with pytest.raises(UserError, match=", ".join(ENGINES)):
-        open_engine("oracle", Place(tmp_path, "g"))
-
-
-def test_a_server_needs_an_address_and_the_embedded_engine_takes_none(tmp_path):
-    with pytest.raises(UserError, match=r"needs an address \(at\)"):
-        open_engine("milvus", Place(tmp_path, "g"))
-    with pytest.raises(UserError, match=r"takes no address \(at\)"):
-        open_engine("embedded", Place(tmp_path, "g", "http://localhost:1"))
+@pytest.mark.parametrize(
+    ("name", "address", "message"),
+    [
+        ("oracle", "", ", ".join(ENGINES)),
+        ("milvus", "", r"needs an address \(at\)"),
+        ("embedded", "http://localhost:1", r"takes no address \(at\)"),
+    ],
+)
+def test_an_engine_has_a_known_name_and_a_server_an_address(tmp_path, name, address, message):
+    with pytest.raises(UserError, match=message):
+        open_engine(name, Place(tmp_path, "g", address))
 
 
 # Names within a database, and addresses without passwords.
@@ -379,18 +360,14 @@ def names_of(name, tmp_path):
     return {place.registry, place.table(OLD), place.table(NEW)}
 
 
-def test_names_of_different_galleries_and_kinds_differ(tmp_path):
-    names = [names_of(name, tmp_path) for name in PLACES]
-    assert len(set.union(*names)) == 3 * len(PLACES)
+def test_names_differ_and_fit_into_postgresql_with_a_word_to_spare(tmp_path):
+    names = {name: names_of(name, tmp_path) for name in PLACES}
+    assert len(set.union(*names.values())) == 3 * len(PLACES)
     assert len({lock_number(Place(tmp_path, name)) for name in PLACES}) == len(PLACES)
-
-
-def test_names_fit_into_postgresql_with_a_word_to_spare(tmp_path):
-    for name in PLACES:
-        stem = Place(tmp_path, name).stem
-        for one in names_of(name, tmp_path):
+    for name, given in names.items():
+        for one in given:
             assert len(one) + len("_hnsw_new") <= 63
-            assert one.startswith(stem)
+            assert one.startswith(Place(tmp_path, name).stem)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,11 @@ from unibct.gallery.state import ROLLBACK
 QUERIES = toy_images(per_class=1, first=50)
 
 
+def hits(gallery, *request, **settings):
+    """What each query finds."""
+    return [answer.hits for answer in gallery.search(QUERIES, *request, **settings)]
+
+
 # Queries.
 
 
@@ -29,7 +34,7 @@ def test_queries_by_another_model_are_refused(upgraded):
     with pytest.raises(UserError, match="embed the queries with that one"):
         upgraded.search(embed(Opener().open(OLD), QUERIES))
     by_new = embed(Opener().open(NEW), QUERIES)
-    assert [a.hits for a in upgraded.search(by_new)] == [a.hits for a in upgraded.search(QUERIES)]
+    assert [a.hits for a in upgraded.search(by_new)] == hits(upgraded)
 
 
 @pytest.mark.parametrize("factor", [0, 2, np.nan])
@@ -51,23 +56,25 @@ def test_embedded_queries_of_another_model_are_refused(upgraded):
         upgraded.search(queries)
 
 
+def check(found, queries, rows, ids):
+    """Each query found the four rows that are the most similar to it."""
+    for row, query in zip(found, queries, strict=True):
+        assert [hit.id for hit in row] == [ids[i] for i in np.argsort(-(rows @ query))[:4]]
+
+
 def test_two_encoders_search_old_rows_with_the_old_query(upgraded):
-    rows, ids = vectors(OLD, toy_images()), toy_images().ids
-    found = upgraded.search(QUERIES, k=4, encoders="two")
-    for answer, query in zip(found, vectors(OLD, QUERIES), strict=True):
-        best = np.argsort(-(rows @ query))[:4]
-        assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
+    found = hits(upgraded, k=4, encoders="two")
+    check(found, vectors(OLD, QUERIES), vectors(OLD, toy_images()), toy_images().ids)
 
 
 def test_a_blend_searches_old_rows_with_both_queries(upgraded):
-    rows, ids = vectors(OLD, toy_images()), toy_images().ids
+    rows = vectors(OLD, toy_images())
     queries = blended(old=vectors(OLD, QUERIES), new=vectors(NEW, QUERIES), alpha=0.3)
-    found = upgraded.search(QUERIES, k=4, encoders="blend", alpha=0.3)
-    for answer, query in zip(found, queries, strict=True):
-        best = np.argsort(-(rows @ query))[:4]
-        assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
-        expected = [float(rows[i] @ query) for i in best]
-        np.testing.assert_allclose([hit.score for hit in answer.hits], expected, atol=1e-5)
+    found = hits(upgraded, k=4, encoders="blend", alpha=0.3)
+    check(found, queries, rows, toy_images().ids)
+    expected = -np.sort(-(queries @ rows.T))[:, :4]
+    scores = [[hit.score for hit in row] for row in found]
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
 def test_rows_of_a_map_get_the_query_of_the_model_in_whose_space_they_are(upgraded, forward_map):
@@ -75,10 +82,8 @@ def test_rows_of_a_map_get_the_query_of_the_model_in_whose_space_they_are(upgrad
     kind = list(upgraded.folder.state.kinds)[2]
     rows = next(upgraded.folder.engine.scan(kind))
     upgraded.upgrade(NEWEST, force=True)
-    found = upgraded.search(QUERIES, k=4, encoders="two")
-    for answer, query in zip(found, vectors(NEW, QUERIES), strict=True):
-        best = np.argsort(-(rows.vectors @ query))[:4]
-        assert [hit.id for hit in answer.hits] == [rows.ids[i] for i in best]
+    found = hits(upgraded, k=4, encoders="two")
+    check(found, vectors(NEW, QUERIES), rows.vectors, rows.ids)
 
 
 def test_a_model_without_rows_is_not_asked_for_queries(upgraded, monkeypatch):
@@ -90,8 +95,7 @@ def test_a_model_without_rows_is_not_asked_for_queries(upgraded, monkeypatch):
     assert set(asked) == {old, new}
     upgraded.backfill(toy_images())
     asked.clear()
-    plain = [answer.hits for answer in upgraded.search(QUERIES)]
-    assert [answer.hits for answer in upgraded.search(QUERIES, encoders="two")] == plain
+    assert hits(upgraded) == hits(upgraded, encoders="two")
     assert set(asked) == {new}
 
 
@@ -99,7 +103,7 @@ def test_vectors_in_memory_are_queries(upgraded):
     by_new = vectors(NEW, QUERIES)
     searching = upgraded.folder.state.standing.searching
     answers = upgraded.search(Queries(QUERIES.ids, by_new.tolist(), searching))
-    assert [a.hits for a in answers] == [a.hits for a in upgraded.search(QUERIES)]
+    assert [answer.hits for answer in answers] == hits(upgraded)
     for ids, bad, message in [
         (QUERIES.ids, 3 * by_new, "not of length 1; a query must have length 1"),
         (QUERIES.ids, np.nan * by_new, "NaN or infinite"),
@@ -112,8 +116,7 @@ def test_vectors_in_memory_are_queries(upgraded):
 
 def test_two_encoders_search_rows_that_a_backfill_has_replaced(upgraded):
     upgraded.backfill(toy_images())
-    request = SearchRequest(encoders="two", with_superseded=True)
-    assert all(answer.hits for answer in upgraded.search(QUERIES, request))
+    assert all(hits(upgraded, SearchRequest(encoders="two", with_superseded=True)))
 
 
 # Scores.
@@ -130,13 +133,10 @@ def test_a_rate_that_no_certificate_has_is_refused_before_queries_are_embedded(
 def test_the_far_threshold_is_that_of_each_kind_of_row(upgraded):
     upgraded.add(toy_images(per_class=4, first=20))
     new = upgraded.folder.state.standing.searching
-    all_hits = [answer.hits for answer in upgraded.search(QUERIES, k=72)]
-    some = [answer.hits for answer in upgraded.search(QUERIES, k=72, far=0.01)]
-    for everything, passed in zip(all_hits, some, strict=True):
-        expected = [
-            hit for hit in everything if hit.similarity > (0.9 if hit.model == new else 0.8)
-        ]
-        assert passed == expected
+    assert hits(upgraded, k=72, far=0.01) == [
+        [hit for hit in row if hit.similarity > (0.9 if hit.model == new else 0.8)]
+        for row in hits(upgraded, k=72)
+    ]
     with pytest.raises(UserError, match="no threshold for the false accept rate"):
         upgraded.search(QUERIES, far=1e-7)
 
@@ -149,16 +149,16 @@ def test_without_a_certificate_there_is_no_threshold(toy_gallery):
 def test_old_scores_are_on_the_scale_of_the_old_model(upgraded):
     upgraded.add(toy_images(per_class=4, first=20))
     new = upgraded.folder.state.standing.searching
-    plain = upgraded.search(QUERIES, k=72)
-    for answer, same in zip(plain, upgraded.search(QUERIES, k=72, old_scores=True), strict=True):
-        assert [hit.id for hit in same.hits] == [hit.id for hit in answer.hits]
-        for hit in same.hits:
+    plain, scaled = (hits(upgraded, k=72, old_scores=given) for given in (False, True))
+    for row, same in zip(plain, scaled, strict=True):
+        assert [hit.id for hit in same] == [hit.id for hit in row]
+        for hit in same:
             knots = [-1.0, 0.1 if hit.model == new else 0.2, 1.0]
             expected = np.interp(hit.similarity, [-1, 0, 1], knots)
             assert hit.score == pytest.approx(float(expected), abs=1e-6)
 
 
-def test_a_threshold_above_what_the_score_map_has_seen_is_called_a_guess(upgraded, monkeypatch):
+def test_a_threshold_above_what_the_score_map_has_seen_is_called_a_guess(upgraded):
     show(notes := Notes())
     for scale in ({"old_scores": True}, {}):  # the last knot is at 1.0
         upgraded.search(QUERIES, threshold=1.0, **scale)
@@ -168,9 +168,7 @@ def test_a_threshold_above_what_the_score_map_has_seen_is_called_a_guess(upgrade
     assert [text.partition(",")[0] for text in notes.texts] == ["the threshold 1.1 is above 1"]
 
 
-def test_a_rate_that_the_test_classes_could_not_measure_is_called_rough(
-    toy_gallery, monkeypatch, tmp_path
-):
+def test_a_rate_that_the_test_classes_could_not_measure_is_called_rough(toy_gallery, tmp_path):
     old = toy_gallery.folder.state.standing.searching
     certificate = toy_certificate(old, Opener().open(NEW).fingerprint, carried_fars=["0.1"])
     assert certificate.rough_fars == (0.01,)
@@ -184,8 +182,7 @@ def test_a_rate_that_the_test_classes_could_not_measure_is_called_rough(
 
 def test_old_scores_of_the_old_model_itself_are_its_plain_scores(upgraded):
     upgraded.rollback()
-    plain, same = (upgraded.search(QUERIES, k=9, old_scores=given) for given in (False, True))
-    assert [a.hits for a in same] == [a.hits for a in plain]
+    assert hits(upgraded, k=9, old_scores=True) == hits(upgraded, k=9)
 
 
 def test_old_scores_need_a_certificate(toy_gallery):
@@ -216,30 +213,25 @@ def test_old_scores_on_the_scales_of_two_old_models_are_refused(upgraded_twice):
     first = upgraded_twice.backfill(toy_images(per_class=1, first=20))
     assert len(upgraded_twice.search(QUERIES, old_scores=True)) == 6
     upgraded_twice.rollback(to=first.step)
-    upgraded_twice.backfill(
-        toy_images()
-    )  # the other ones: only rows of the newer old model are left
+    upgraded_twice.backfill(toy_images())  # only rows of the newer old model are left
     assert len(upgraded_twice.search(QUERIES, old_scores=True)) == 6
 
 
 def test_a_blend_is_the_one_that_the_certificate_has_tested(upgraded):
-    def hits(**request):
-        return [a.hits for a in upgraded.search(QUERIES, k=9, encoders="blend", **request)]
+    def blend(**request):
+        return hits(upgraded, k=9, encoders="blend", **request)
 
-    assert hits() == hits(alpha=0.6) != hits(alpha=0.5)
-    assert hits(far=0.1) == hits(far=0.1, alpha=0.6)
+    assert blend() == blend(alpha=0.6) != blend(alpha=0.5)
+    assert blend(far=0.1) == blend(far=0.1, alpha=0.6)
     for scale in ({"far": 0.1}, {"old_scores": True}):
         with pytest.raises(UserError, match=r"blends with alpha 0\.6, not 0\.5: leave alpha out"):
-            hits(alpha=0.5, **scale)
+            blend(alpha=0.5, **scale)
 
 
 def test_without_a_certificate_a_blend_is_half_of_each(toy_gallery):
     toy_gallery.upgrade(NEW, force=True)
-    default, half = (
-        [answer.hits for answer in toy_gallery.search(QUERIES, k=9, encoders="blend", **alpha)]
-        for alpha in ({}, {"alpha": 0.5})
-    )
-    assert default == half
+    blend = {"k": 9, "encoders": "blend"}
+    assert hits(toy_gallery, **blend) == hits(toy_gallery, **blend, alpha=0.5)
 
 
 # One search while others write.
@@ -255,11 +247,27 @@ def test_queries_are_embedded_again_if_another_model_searches_by_then(upgraded, 
         monkeypatch.setattr(search, "make_queries", embedded)
         other = Gallery(upgraded.folder.path)
         other.rollback()
-        expected.append([answer.hits for answer in other.search(QUERIES, k=3)])
+        expected.append(hits(other, k=3))
         return queries
 
     monkeypatch.setattr(search, "make_queries", before_a_rollback)
-    assert [[answer.hits for answer in upgraded.search(QUERIES, k=3)]] == expected
+    assert [hits(upgraded, k=3)] == expected
+
+
+def with_changes(monkeypatch, gallery, before, after):
+    """Let others write before and after the first search of the engine."""
+    engine = gallery.folder.engine
+    searched = engine.search
+
+    def searching(*arguments):
+        monkeypatch.setattr(engine, "search", searched)
+        if before:
+            before()
+        found = searched(*arguments)
+        after()
+        return found
+
+    monkeypatch.setattr(engine, "search", searching)
 
 
 @pytest.mark.slow
@@ -276,37 +284,20 @@ def test_rows_that_a_backfill_moves_meanwhile_are_found(
     writer = Gallery(upgraded.folder.path).folder
     origin = BackfillSource(writer, open_source(images))
     continued_backfill(writer, origin, [])
-    engine = upgraded.folder.engine
-    searched = engine.search
 
-    def searching(*arguments):
-        monkeypatch.setattr(engine, "search", searched)
-        if moment == "before":
-            continued_backfill(writer, origin, images.ids[10:20])
-        hits = searched(*arguments)
+    def move():
         continued_backfill(writer, origin, images.ids[10:20])
-        return hits
 
-    monkeypatch.setattr(engine, "search", searching)
-    answer = upgraded.search(QUERIES, k=100)[0]
-    assert {hit.id for hit in answer.hits} == set(images.ids)
+    with_changes(monkeypatch, upgraded, move if moment == "before" else None, move)
+    assert {hit.id for hit in hits(upgraded, k=100)[0]} == set(images.ids)
 
 
 def test_rows_that_a_rollback_brings_back_meanwhile_are_found(upgraded, monkeypatch):
     upgraded.backfill(toy_images(), share=0.5)
     upgraded.folder.save(upgraded.folder.state.begun(ROLLBACK, to=4))
-    engine = upgraded.folder.engine
-    searched = engine.search
-
-    def searching(*arguments):
-        monkeypatch.setattr(engine, "search", searched)
-        hits = searched(*arguments)
-        Gallery(upgraded.folder.path).folder.engine.undo(4)
-        return hits
-
-    monkeypatch.setattr(engine, "search", searching)
-    answer = upgraded.search(QUERIES, k=100)[0]
-    assert {hit.id for hit in answer.hits} == set(toy_images().ids)
+    other = Gallery(upgraded.folder.path).folder.engine
+    with_changes(monkeypatch, upgraded, None, lambda: other.undo(4))
+    assert {hit.id for hit in hits(upgraded, k=100)[0]} == set(toy_images().ids)
 
 
 def test_a_rollback_over_two_upgrades_searches_the_oldest_rows_last(upgraded_twice):

@@ -36,5 +36,10 @@ def world(tmp_path, capsys):
     return run, rows, queries, certificate, fingerprints
 
 
+def upgrade(certificate):
+    """The words of an upgrade to the new model with this certificate."""
+    return "upgrade", "--model", NEW, "--certificate", certificate
+
+
 def parsed(text):
     return json.loads(text)

@@ -1,7 +1,9 @@
+from unittest.mock import Mock
+
 import pytest
 import typer
 
-from tests.cli.gallery.conftest import parsed, save_images
+from tests.cli.gallery.conftest import parsed, save_images, upgrade
 from tests.conftest import run_command
 from tests.gallery.toys import NEW, OLD, toy_images
 
@@ -45,7 +47,7 @@ def test_rows_need_no_class(world, tmp_path, capsys):
     assert f"{flat} has no classes: its rows get no label" in captured.err
     assert "12 rows added" in captured.out
     assert "0 rows added, 12 were there already" in run("add", flat)
-    run("upgrade", "--model", NEW, "--certificate", certificate)
+    run(*upgrade(certificate))
     one = flat / "c3-71.png"
 
     def itself():
@@ -74,10 +76,9 @@ def test_unreadable_images_are_left_out_of_rows_and_queries(world, tmp_path):
         image.write_bytes(image.read_bytes()[:40])
     assert "--skip-bad-images" in run("add", extra, code=2)
     assert "not complete" not in run("status")
-    assert "5 rows added, 0 were there already, 1 unreadable" in run(
-        "add", extra, "--skip-bad-images"
-    )
-    added = parsed(run("add", extra, "--skip-bad-images", "--json"))
+    add = ("add", extra, "--skip-bad-images")
+    assert "5 rows added, 0 were there already, 1 unreadable" in run(*add)
+    added = parsed(run(*add, "--json"))
     assert added == {"added": 0, "present": 5, "skipped": 1}
     assert "--skip-bad-images" in run("search", queries, code=2)
     found = run("search", queries, "--skip-bad-images", "--json").splitlines()
@@ -97,7 +98,7 @@ def test_unreadable_images_are_left_out_of_every_step_that_embeds(world, tmp_pat
     assert "--skip-bad-images" in capsys.readouterr().err
     assert run_command(*create, "--skip-bad-images") == 0
     assert "left out 1 unreadable images" in capsys.readouterr().err
-    run("upgrade", "--model", NEW, "--certificate", certificate)
+    run(*upgrade(certificate))
     lazily = ("search", queries, "--k", "48", "--lazy", rows)
     assert "--skip-bad-images" in run(*lazily, code=2)
     assert "--skip-bad-images" in run("backfill", rows, code=2)
@@ -157,11 +158,8 @@ def test_a_gallery_is_deleted_after_a_yes(world, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_at_the_question_deletes_nothing(world, tmp_path, monkeypatch):
-    def interrupted(*_, **__):
-        raise typer.Abort
-
     run, *_ = world
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer.confirm", interrupted)
+    monkeypatch.setattr("typer.confirm", Mock(side_effect=typer.Abort))
     assert run("delete", code=2).endswith("error: nothing is deleted\n")
     assert (tmp_path / "G").is_dir()

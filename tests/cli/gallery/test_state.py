@@ -1,3 +1,4 @@
+from tests.cli.gallery.conftest import upgrade
 from tests.conftest import run_command
 from tests.gallery.toys import NEW
 
@@ -21,7 +22,7 @@ def test_texts_for_people(world):
 
 def test_the_status_names_every_step(world):
     run, rows, _, certificate, _ = world
-    run("upgrade", "--model", NEW, "--certificate", certificate)
+    run(*upgrade(certificate))
     assert "48 rows (100%) by " in run("status")
     run("backfill", rows, "--share", "0.5")
     text = run("status")
@@ -47,7 +48,7 @@ def test_the_status_names_every_step(world):
 
 def test_the_status_calls_newer_vectors_that_were_replaced_no_old_ones(world):
     run, rows, _, certificate, _ = world
-    run("upgrade", "--model", NEW, "--certificate", certificate)
+    run(*upgrade(certificate))
     run("backfill", rows)
     run("backfill", "--finish")
     assert "48 rows were embedded" in run("rollback", rows)
@@ -61,7 +62,7 @@ def test_the_status_puts_steps_long_past_together(world, monkeypatch):
     run, rows, _, certificate, _ = world
     monkeypatch.setattr("unibct.gallery.state.STEPS_IN_FULL", 2)
     run("add", rows)
-    run("upgrade", "--model", NEW, "--certificate", certificate)
+    run(*upgrade(certificate))
     run("backfill", rows)
     run("remove", "c0/0.png")
     text = run("status")
@@ -69,9 +70,8 @@ def test_the_status_puts_steps_long_past_together(world, monkeypatch):
     assert text.splitlines()[-1].startswith("     6  20")
     run("rollback")
     assert "47 rows (100%) by " in run("status")
-    assert "all 47 rows are as they were written; models, certificates and known queries" in run(
-        "verify"
-    )
+    verified = "all 47 rows are as they were written; models, certificates and known queries"
+    assert verified in run("verify")
 
 
 def test_a_copy_and_a_damaged_gallery(world, tmp_path, capsys):

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.cli.gallery.conftest import parsed
+from tests.cli.gallery.conftest import parsed, upgrade
 from tests.conftest import run_command
 from tests.gallery.toys import NEW, OLD, toy_certificate, written
 
@@ -11,9 +11,7 @@ def test_a_certificate_that_comes_later_is_recorded(world):
     run, _, queries, certificate, _ = world
     run("upgrade", "--model", NEW, "--force")
     assert "! forced" in run("status")
-    assert "the certificate is recorded" in run(
-        "upgrade", "--model", NEW, "--certificate", certificate
-    )
+    assert "the certificate is recorded" in run(*upgrade(certificate))
     status = run("status")
     assert "! forced" not in status
     assert f"certify for {NEW}" in status
@@ -23,7 +21,7 @@ def test_a_certificate_that_comes_later_is_recorded(world):
 
 def test_where_nothing_was_deleted_a_rollback_needs_no_images(world):
     run, _, _, certificate, (old, _) = world
-    run("upgrade", "--model", NEW, "--certificate", certificate)
+    run(*upgrade(certificate))
     text = run("backfill", "--finish")
     assert "0 old vectors deleted\n48 rows of older models have no new vector" in text
     assert f"({old}) searches" in run("rollback")
@@ -38,10 +36,8 @@ def test_the_whole_way_and_back(world):
     assert {"id", "label", "score", "model"} <= set(first["hits"][0])
     assert first["hits"][0]["model"] == old
     assert run("upgrade", "--model", NEW, code=2).startswith("error: 48 rows were made by")
-    assert "would search 48 rows" in run(
-        "upgrade", "--model", NEW, "--certificate", certificate, "--dry-run"
-    )
-    run("upgrade", "--model", NEW, "--certificate", certificate)
+    assert "would search 48 rows" in run(*upgrade(certificate), "--dry-run")
+    run(*upgrade(certificate))
     status = parsed(run("status", "--json"))
     assert (status["rows"], status["models"], status["searching"]) == (48, {old: 48, new: 0}, new)
     half = parsed(run("backfill", rows, "--share", "0.5", "--json"))
@@ -58,7 +54,7 @@ def test_what_a_certificate_does_not_know_is_said(world, tmp_path):
     classes = {"basis": "unknown", "seen": None, "tested": 3, "unknown": "arrays do not say"}
     certificate = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
     doubt = "it is not known that the test classes of their certificate were new to the models"
-    assert doubt in run("upgrade", "--model", NEW, "--certificate", certificate)
+    assert doubt in run(*upgrade(certificate))
     assert doubt in run("status")
     run("rollback")
     assert doubt not in run("status")
@@ -66,7 +62,7 @@ def test_what_a_certificate_does_not_know_is_said(world, tmp_path):
 
 def test_an_upgrade_that_no_known_query_has_tested_says_so(world, tmp_path, capsys):
     run, rows, _, certificate, _ = world
-    assert "no known query" not in run("upgrade", "--model", NEW, "--certificate", certificate)
+    assert "no known query" not in run(*upgrade(certificate))
     other = tmp_path / "without images"
     for command in (
         ("create", other, "--model", OLD, "--no-keep-images"),
