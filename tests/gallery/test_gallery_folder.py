@@ -73,10 +73,8 @@ def test_vectors_of_another_dimension_need_a_projection():
 def test_two_writers_are_refused_and_readers_go_on(toy_gallery):
     other = Gallery(toy_gallery.folder.path)
     with toy_gallery.folder.writing():
-        with (
-            pytest.raises(GalleryBusyError, match="another process is writing"),
-            other.folder.writing(),
-        ):
+        busy = pytest.raises(GalleryBusyError, match="another process is writing")
+        with busy, other.folder.writing():
             pass
         assert other.status().as_json()["rows"] == 48
     with other.folder.writing():
@@ -93,11 +91,8 @@ def test_the_state_is_read_again_when_another_object_replaced_it(toy_gallery):
 def test_whether_a_kind_has_rows_is_asked_as_rarely_as_is_safe(upgraded, monkeypatch):
     folder = upgraded.folder
     old, new = folder.state.kinds
-    asked = []
-    has_live = folder.engine.has_live
-    monkeypatch.setattr(
-        folder.engine, "has_live", lambda kind: asked.append(kind) or has_live(kind)
-    )
+    asked, ask = [], folder.engine.has_live
+    monkeypatch.setattr(folder.engine, "has_live", lambda kind: asked.append(kind) or ask(kind))
     for _ in range(3):
         assert (folder.has_live(old), folder.has_live(new)) == (True, False)
     assert asked == [old, new]
@@ -128,14 +123,6 @@ def with_wal(path):
     return [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")]
 
 
-def deleted_database(folder, other):
-    (folder / "rows.sqlite").unlink()
-
-
-def replaced_database(folder, other):
-    os.replace(other / "rows.sqlite", folder / "rows.sqlite")
-
-
 def restored_in_place(folder, other):
     """As a backup is put back: the log goes, and the file is written over."""
     for path in with_wal(folder / "rows.sqlite")[1:]:
@@ -152,27 +139,29 @@ def restored_by_sqlite(folder, other):
         source.backup(target)
 
 
-def deleted_folder(folder, other):
-    shutil.rmtree(folder)
-
-
 def replaced_folder(folder, other):
     shutil.rmtree(folder)
     shutil.copytree(other, folder)
 
 
+GONE = "G is no longer the gallery that was opened"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (deleted_database, r"rows\.sqlite is not there: the rows of this gallery are missing"),
-        (replaced_database, r"rows\.sqlite was deleted or replaced while it was open"),
+        (
+            lambda folder, other: (folder / "rows.sqlite").unlink(),
+            r"rows\.sqlite is not there: the rows of this gallery are missing",
+        ),
+        (
+            lambda folder, other: os.replace(other / "rows.sqlite", folder / "rows.sqlite"),
+            r"rows\.sqlite was deleted or replaced while it was open",
+        ),
         (restored_in_place, r"rows\.sqlite was deleted or replaced while it was open"),
         (restored_by_sqlite, r"rows\.sqlite went back to an earlier state while it was open"),
-        (deleted_folder, r"G is no longer the gallery that was opened: .* deleted or moved"),
-        (
-            replaced_folder,
-            r"G is no longer the gallery that was opened: another one is in its place",
-        ),
+        (lambda folder, other: shutil.rmtree(folder), rf"{GONE}: .* deleted or moved"),
+        (replaced_folder, f"{GONE}: another one is in its place"),
     ],
 )
 def test_an_open_gallery_notices_that_it_was_deleted_or_replaced(

@@ -41,26 +41,20 @@ def test_a_removal_that_passed_the_gate_goes_on_in_every_kind(upgraded):
     assert again.verify() == []
 
 
-def test_a_killed_rollback_goes_on(upgraded):
-    upgraded.backfill(toy_images(), share=0.5)
-    folder = upgraded.folder
-    old = next(iter(folder.state.kinds))
-    folder.save(folder.state.begun(ROLLBACK, to=3))
-    again = reopened(upgraded)
-    again.add(toy_images(per_class=1, first=90))
-    assert again.folder.state.standing.searching == old
-    assert list(again.status().live.values()) == [54, 0]
-    assert again.verify() == []
-
-
-def test_a_killed_finish_goes_on(upgraded):
+@pytest.mark.parametrize(("action", "live"), [(ROLLBACK, [54, 0]), (FINISH, [0, 54])])
+def test_a_killed_rollback_or_finish_goes_on(upgraded, action, live):
     upgraded.backfill(toy_images())
     folder = upgraded.folder
-    folder.save(folder.state.begun(FINISH))
+    old, new = folder.state.kinds
+    folder.save(folder.state.begun(action, **({"to": 3} if action == ROLLBACK else {})))
     again = reopened(upgraded)
     again.add(toy_images(per_class=1, first=90))
-    assert again.status().replaced == {}
-    assert again.folder.engine.count(next(iter(folder.state.kinds))).rows == 0
+    assert list(again.status().live.values()) == live
+    assert again.folder.state.standing.searching == (old if action == ROLLBACK else new)
+    assert again.verify() == []
+    if action == FINISH:
+        assert again.status().replaced == {}
+        assert again.folder.engine.count(old).rows == 0
 
 
 def test_finished_backfills_are_not_undone(upgraded):
@@ -83,8 +77,7 @@ def test_nothing_is_settled_while_a_backfill_is_paused(upgraded, monkeypatch):
 
     monkeypatch.setattr(upgraded.folder.engine, "write", pausing)
     result = upgraded.backfill(toy_images())
-    assert result.paused
-    assert result.rows == 10
+    assert (result.paused, result.rows) == (True, 10)
     monkeypatch.undo()
     upgraded.add(toy_images(per_class=1, first=90))
     assert upgraded.folder.state.unfinished is not None

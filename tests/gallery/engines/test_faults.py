@@ -22,10 +22,8 @@ def test_no_acknowledged_row_is_lost_by_a_kill(place):
     name, where = place
     script = ROOT / "measurements/gallery_kills.py"
     options = ["--at", where.address, "--folder", where.folder, "--kills", KILLS]
-    command = [sys.executable, script, name, *options]
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False
-    )
+    command = [str(part) for part in (sys.executable, script, name, *options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"{KILLS} kills" in done.stdout
     assert "none lost, doubled or torn" in done.stdout

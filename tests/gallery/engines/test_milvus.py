@@ -1,6 +1,7 @@
 """Requests to a real server."""
 
 import sys
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -11,20 +12,18 @@ from unibct.gallery.engines import Place, Search, open_engine
 from unibct.gallery.engines.milvus import FLAT, MilvusEngine, MilvusServer, _condition
 
 
-def test_a_password_in_the_address_is_refused():
-    with pytest.raises(UserError, match="set UNIBCT_MILVUS_TOKEN to USER:PASSWORD") as caught:
-        MilvusServer("http://root:hidden@host:19530")
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("http://root:hidden@host:19530", "set UNIBCT_MILVUS_TOKEN to USER:PASSWORD"),
+        ("host:19530", "host:19530 is no address of Milvus; write http://"),
+        ("http://127.0.0.1:1", r"cannot reach Milvus at http://127\.0\.0\.1:1; start"),
+    ],
+)
+def test_an_address_with_a_password_or_without_a_server_is_refused(address, message):
+    with pytest.raises(UserError, match=message) as caught:
+        MilvusServer(address).has("anything")
     assert "hidden" not in str(caught.value)
-
-
-def test_an_address_that_is_none_is_refused():
-    with pytest.raises(UserError, match=r"host:19530 is no address of Milvus; write http://"):
-        MilvusServer("host:19530")
-
-
-def test_a_server_that_is_away_is_named():
-    with pytest.raises(UserError, match=r"cannot reach Milvus at http://127\.0\.0\.1:1; start"):
-        MilvusServer("http://127.0.0.1:1").has("anything")
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
@@ -41,18 +40,8 @@ def test_pages_are_in_order_across_segments_and_a_released_collection_is_loaded(
     server.add_collection("pages", "{}", 8)
     vectors = random_vectors(300)
     for part in range(2):  # each becomes a segment of its own
-        rows = [
-            {
-                "id": f"r{i:03}",
-                "label": "null",
-                "metadata": {},
-                "step": 1,
-                "superseded": 0,
-                "digest": "",
-                "vector": vectors[i],
-            }
-            for i in range(part, 300, 2)
-        ]
+        same = {"label": "null", "metadata": {}, "step": 1, "superseded": 0, "digest": ""}
+        rows = [same | {"id": f"r{i:03}", "vector": vectors[i]} for i in range(part, 300, 2)]
         server.upsert("pages", rows)
         server.upsert("pages", rows[:20])
         server.seal("pages")
@@ -74,16 +63,13 @@ def test_pages_are_in_order_across_segments_and_a_released_collection_is_loaded(
 KIND = "a" * 32
 
 
-def test_filters_become_expressions():
+def test_filters_become_expressions_and_many_values_a_list():
     assert _condition(Search(1, {}, with_superseded=True)) == ""
     assert _condition(Search(1, {"a": ["x", True], "b": [None]})) == (
         'superseded == 0 and (metadata["values"]["a"] == "x" or metadata["values"]["a"] == true) '
         'and (not json_contains(metadata["names"], "b"))'
     )
     assert _condition(Search(1, {"a": []})) == 'superseded == 0 and (id == "")'
-
-
-def test_many_values_become_a_list():
     where = {"a": [*range(9), "x"], "b": [0.5] * 9}
     assert _condition(Search(1, where, with_superseded=True)) == (
         '(metadata["values"]["a"] in [0, 1, 2, 3, 4, 5, 6, 7, 8] or metadata["values"]["a"] == "x")'
@@ -170,14 +156,8 @@ def test_the_copy_with_a_graph_follows_and_goes_with_its_kind(servers, tmp_path)
     engine.write(KIND, some_rows(KIND, ["new"], step=2, seed=5))
     engine.supersede(KIND, ["r0", "r1"], 3)
     engine.delete(KIND, ["r2"])
-    states = [
-        {
-            one["id"]: one["superseded"]
-            for page in engine._server.pages(n, 'id > ""')
-            for one in page
-        }
-        for n in names
-    ]
+    pages = [chain.from_iterable(engine._server.pages(name, 'id > ""')) for name in names]
+    states = [{one["id"]: one["superseded"] for one in rows} for rows in pages]
     assert states[0] == states[1]
     assert (len(states[0]), states[0]["r0"], "r2" in states[0]) == (50, 3, False)
     search = Search(50, {}, approximate=True)

@@ -50,7 +50,7 @@ def test_missing_packages_are_named(monkeypatch, tmp_path, missing):
 
 @on_one_server("postgresql")
 def test_other_tables_of_the_database_are_left_alone(filled, place):
-    with psycopg.connect(place.address, autocommit=True) as connection:
+    with autocommit(place.address) as connection:
         connection.execute("CREATE TABLE unibct_only_postgresql_theirs (x int)")
         filled.destroy()
         connection.execute("DROP TABLE unibct_only_postgresql_theirs")
@@ -75,7 +75,7 @@ def test_a_writer_waits_for_one_whose_process_was_killed(filled, place):
 
 @on_one_server("postgresql")
 def test_a_damaged_page_is_a_problem(filled, place, servers):
-    with psycopg.connect(place.address, autocommit=True) as connection:
+    with autocommit(place.address) as connection:
         find = f"SELECT pg_relation_filepath('\"{place.table(KIND)}\"')"
         row = connection.execute(find).fetchone()
         assert row is not None
@@ -98,6 +98,11 @@ def server(servers):
     server.close()
 
 
+def autocommit(address):
+    """A connection of another client, beside those of the engine."""
+    return psycopg.connect(address, autocommit=True)
+
+
 def own_number(cursor):
     return cursor.execute("SELECT pg_backend_pid()").fetchone()[0]
 
@@ -109,12 +114,9 @@ def test_a_password_in_the_address_is_refused(address):
     assert "hidden" not in str(caught.value)
 
 
-def test_an_address_that_is_none_is_refused():
+def test_an_address_that_is_none_is_refused_and_a_server_that_is_away_is_named(tmp_path):
     with pytest.raises(UserError, match=r"nonsense: .*; write postgresql://"):
         PostgresqlServer("nonsense")
-
-
-def test_a_server_that_is_away_is_named(tmp_path):
     address = f"postgresql://me@/db?host={tmp_path}"
     with pytest.raises(UserError, match=r"cannot reach PostgreSQL at .*start the server") as caught:
         PostgresqlServer(address).run(own_number)
@@ -126,7 +128,7 @@ def test_a_server_that_is_away_is_named(tmp_path):
 def test_connections_are_used_again_and_replaced_when_they_break(server, servers):
     first = server.run(own_number)
     assert server.run(own_number) == first
-    with psycopg.connect(servers("postgresql").address, autocommit=True) as other:
+    with autocommit(servers("postgresql").address) as other:
         other.execute("SELECT pg_terminate_backend(%s)", (first,))
     assert server.run(own_number) != first
 
@@ -164,27 +166,33 @@ def test_threads_do_not_share_transactions(server):
     assert len(set(numbers)) == 2
 
 
+MANY = [f"r{i:05}" for i in range(3000)]
+
+
+def indexed(engine, rows):
+    engine.add_kind(KIND, rows.vectors.shape[1])
+    engine.write(KIND, rows)
+    engine.build_index(KIND)
+
+
 def plan(place, k, where):
     """How PostgreSQL would search; k = 0 means exactly."""
     condition, values = postgresql._condition(Search(k or 5, where))
     parts = {"table": sql.Identifier(place.table(KIND)), "condition": condition}
-    exact, graph = (postgresql._exact_search(parts), postgresql._graph_search(parts, 8))
+    search = postgresql._graph_search(parts, 8) if k else postgresql._exact_search(parts)
     with psycopg.connect(place.address) as connection:
         register_vector(connection)
         cursor = connection.cursor()
         postgresql._choose_plan(cursor, k)
         given = {**values, "query": Vector(random_vectors(1)[0]), "k": k or 5}
-        explained = cursor.execute(sql.SQL("EXPLAIN ") + (graph if k else exact), given)
+        explained = cursor.execute(sql.SQL("EXPLAIN ") + search, given)
         return "\n".join(line for (line,) in explained.fetchall())
 
 
 @on_one_server("postgresql")
 def test_only_an_approximate_search_uses_the_graph(engine, place):
-    ids = [f"r{i:05}" for i in range(3000)]
-    engine.add_kind(KIND, 8)
-    engine.write(KIND, some_rows(KIND, ids, metadata=[{"n": i % 500} for i in range(3000)]))
-    engine.build_index(KIND)
-    with psycopg.connect(place.address, autocommit=True) as connection:
+    indexed(engine, some_rows(KIND, MANY, metadata=[{"n": i % 500} for i in range(3000)]))
+    with autocommit(place.address) as connection:
         connection.execute(f'ANALYZE "{place.table(KIND)}"')
     for where in ({}, {"n": [3]}):
         assert "_hnsw" in plan(place, 5, where)
@@ -194,11 +202,8 @@ def test_only_an_approximate_search_uses_the_graph(engine, place):
 
 @on_one_server("postgresql")
 def test_a_filter_that_leaves_few_rows_finds_all_of_them(engine):
-    ids = [f"r{i:05}" for i in range(3000)]
-    rows = some_rows(KIND, ids, metadata=[{"rare": i % 1000 == 7} for i in range(3000)])
-    engine.add_kind(KIND, 8)
-    engine.write(KIND, rows)
-    engine.build_index(KIND)
+    metadata = [{"rare": i % 1000 == 7} for i in range(3000)]
+    indexed(engine, some_rows(KIND, MANY, metadata=metadata))
     search = Search(10, {"rare": [True]}, approximate=True)
     found = engine.search(KIND, random_vectors(1, seed=3), search)[0]
     assert sorted(hit.id for hit in found) == ["r00007", "r01007", "r02007"]
@@ -207,9 +212,7 @@ def test_a_filter_that_leaves_few_rows_finds_all_of_them(engine):
 @on_one_server("postgresql")
 def test_long_vectors_are_indexed_in_half_precision_and_ranked_in_single(engine):
     rows = some_rows(KIND, [f"r{i}" for i in range(50)], dim=2500)
-    engine.add_kind(KIND, 2500)
-    engine.write(KIND, rows)
-    engine.build_index(KIND)
+    indexed(engine, rows)
     found = engine.search(KIND, rows.vectors[:3], Search(5, {}, approximate=True))
     assert found == engine.search(KIND, rows.vectors[:3], Search(5, {}))
     np.testing.assert_allclose([hits[0].similarity for hits in found], 1, atol=1e-6)

@@ -21,24 +21,12 @@ from unibct.gallery.page.access import (
 TOKEN = "a token of some length"
 
 
-@pytest.mark.parametrize(
-    ("host", "is_here"),
-    [
-        ("localhost", True),
-        ("LocalHost", True),
-        ("127.0.0.1", True),
-        ("127.8.9.1", True),
-        ("::1", True),
-        ("[::1]", True),
-        ("0.0.0.0", False),
-        ("192.168.1.4", False),
-        ("localhost.evil.example", False),
-        ("127.0.0.1.evil.example", False),
-        ("", False),
-    ],
-)
-def test_which_names_mean_this_machine(host, is_here):
-    assert is_loopback(host) == is_here
+def test_which_names_mean_this_machine():
+    for host in ("localhost", "LocalHost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"):
+        assert is_loopback(host)
+    evil = ("localhost.evil.example", "127.0.0.1.evil.example")
+    for host in ("0.0.0.0", "192.168.1.4", *evil, ""):
+        assert not is_loopback(host), host
 
 
 def test_a_token_is_made_if_others_can_reach_the_server():
@@ -95,13 +83,8 @@ def test_the_token_opens_the_page(toy_gallery, make_client):
     client = make_client(toy_gallery.folder.path, token=TOKEN)
     anywhere = {"Host": "gallery.example"}
     assert client.get("/static/page.css", headers=anywhere).status_code == 200
-    for path in (
-        "/",
-        "/api/status",
-        "/openapi.json",
-        "/?token=wrong",
-        f"/api/status?token={TOKEN}",
-    ):
+    wrong = ("/?token=wrong", f"/api/status?token={TOKEN}")
+    for path in ("/", "/api/status", "/openapi.json", *wrong):
         refused = client.get(path, headers=anywhere)
         assert refused.status_code == 401
         assert refused.headers["www-authenticate"] == "Bearer"

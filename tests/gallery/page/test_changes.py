@@ -3,8 +3,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.gallery.conftest import broken
 from tests.gallery.toys import toy_images
 from unibct.errors import UserError
+from unibct.gallery import backfill
 from unibct.gallery.backfill import PAUSE_FILE, Backfilled
 from unibct.gallery.gallery_folder import ONLY_STORED
 from unibct.gallery.page.answers import BackfillBody
@@ -105,31 +107,27 @@ def test_a_backfill_and_the_way_back(changes, upgraded):
 
 
 def test_a_pause_before_the_first_batch_is_heeded(changes, upgraded, monkeypatch):
-    import unibct.gallery.backfill as module
-
-    ordered = module.ordered_rows
+    ordered = backfill.ordered_rows
 
     def pausing(*arguments):
         changes.pause()
         return ordered(*arguments)
 
-    monkeypatch.setattr(module, "ordered_rows", pausing)
+    monkeypatch.setattr(backfill, "ordered_rows", pausing)
     changes.backfill(BackfillBody())
     job = waited(changes)
     assert (job.state, job.done, job.total) == ("paused", 0, 48)
     assert "press Backfill to continue" in job.message
     with pytest.raises(BusyError, match="paused already"):
         changes.pause()
-    monkeypatch.setattr(module, "ordered_rows", ordered)
+    monkeypatch.setattr(backfill, "ordered_rows", ordered)
     changes.backfill(BackfillBody())
     assert waited(changes).state == "done"
     assert list(upgraded.status().live.values()) == [0, 48]
 
 
 def test_one_change_at_a_time(changes, upgraded, monkeypatch):
-    import unibct.gallery.backfill as module
-
-    ordered, refused = module.ordered_rows, []
+    ordered, refused = backfill.ordered_rows, []
 
     def asking(*arguments):
         for ask in (lambda: changes.backfill(BackfillBody()), changes.rollback):
@@ -138,7 +136,7 @@ def test_one_change_at_a_time(changes, upgraded, monkeypatch):
             refused.append(error)
         return ordered(*arguments)
 
-    monkeypatch.setattr(module, "ordered_rows", asking)
+    monkeypatch.setattr(backfill, "ordered_rows", asking)
     changes.backfill(BackfillBody())
     assert waited(changes).state == "done"
     assert len(refused) == 2
@@ -164,27 +162,23 @@ def test_what_cannot_be_done_is_refused(upgraded, changes):
 
 
 def test_a_model_of_which_only_embeddings_are_known_is_given_no_images(upgraded):
-    later = toy_images(per_class=1, first=30)
-    upgraded.add(later)
+    upgraded.add(LATER)
     makers = dict(upgraded.folder.state.kinds)
     old = next(iter(makers))
     makers[old] = replace(makers[old], source=ONLY_STORED)
     upgraded.folder.save(replace(upgraded.folder.state, kinds=makers))
-    changes = GalleryChanges(upgraded.folder.path, later)
+    changes = GalleryChanges(upgraded.folder.path, LATER)
     changes.rollback()
-    assert waited(changes).message.endswith(
-        "6 rows of newer models are kept, but it cannot search them"
-    )
+    kept = "6 rows of newer models are kept, but it cannot search them"
+    assert waited(changes).message.endswith(kept)
 
 
 @pytest.fixture
 def stopped(upgraded):
     """A gallery with a rollback that was stopped before it made the later rows again."""
     upgraded.add(LATER)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unibct.gallery.rollback._make_rows", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            upgraded.rollback(data=LATER)
+    with broken("rollback._make_rows"):
+        upgraded.rollback(data=LATER)
     return upgraded
 
 

@@ -1,7 +1,9 @@
+from contextlib import closing
+
 import numpy as np
 import pytest
 
-from tests.gallery.toys import NEWEST, toy_certificate, toy_images, written
+from tests.gallery.toys import NEW, NEWEST, toy_certificate, toy_images, written
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.gallery.page.shown_gallery import Query, ShownGallery
@@ -22,19 +24,13 @@ def found_by(gallery, image_id: str, **settings) -> list[tuple[str, float, str]]
 
 
 def shown_by(gallery, image_id: str, request: SearchRequest = REQUEST):
-    shown = ShownGallery(gallery.folder.path, toy_images())
-    try:
+    with closing(ShownGallery(gallery.folder.path, toy_images())) as shown:
         return shown.search(Query(QUERIES.read(image_id)), request)
-    finally:
-        shown.close()
 
 
 def upgrade(gallery, model: str, folder) -> None:
-    new = gallery.folder.opener.open(model).fingerprint
-    certificates = [
-        written(toy_certificate(kind, new), folder) for kind in gallery.folder.state.kinds
-    ]
-    gallery.upgrade(model, certificates)
+    kinds, new = gallery.folder.state.kinds, gallery.folder.opener.open(model).fingerprint
+    gallery.upgrade(model, [written(toy_certificate(kind, new), folder) for kind in kinds])
 
 
 def test_one_column_before_an_upgrade(toy_gallery):
@@ -47,7 +43,7 @@ def test_one_column_before_an_upgrade(toy_gallery):
 
 def test_old_and_new_results_side_by_side(toy_gallery, tmp_path):
     before = found_by(toy_gallery, "c3/60")
-    upgrade(toy_gallery, "python:tests.gallery.toys:new_model", tmp_path)
+    upgrade(toy_gallery, NEW, tmp_path)
     for share in (None, 0.5, 1.0):  # however many rows are embedded again
         if share is not None:
             toy_gallery.backfill(toy_images(), share=share)
@@ -103,7 +99,7 @@ def test_a_rate_without_a_threshold_is_a_problem_of_one_column(upgraded):
 
 
 def test_forced_rows_have_no_rates(toy_gallery):
-    toy_gallery.upgrade("python:tests.gallery.toys:new_model", force=True)
+    toy_gallery.upgrade(NEW, force=True)
     shown = ShownGallery(toy_gallery.folder.path)
     assert shown.status().fars == []
     assert shown.status().forced == ["old_model"]
@@ -145,10 +141,7 @@ def test_vectors_are_no_pictures(toy_gallery):
 def test_a_damaged_certificate_is_named_beside_the_others(upgraded):
     (held,) = (upgraded.folder.path / "certificates").iterdir()
     held.write_text(held.read_text()[:-40])
-    shown = ShownGallery(upgraded.folder.path, toy_images())
-    try:
+    with closing(ShownGallery(upgraded.folder.path, toy_images())) as shown:
         (answer,) = shown.certificates().certificates
-    finally:
-        shown.close()
     assert answer.verdict is None
     assert held.name in answer.summary
