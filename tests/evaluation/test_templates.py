@@ -76,10 +76,9 @@ def test_templates_by_hand():
     assert np.allclose(templates, [[2**-0.5, 2**-0.5], [0, 1]])
 
 
-def naive_pool(embeddings, templates, media, flipped, scores, media_mean, normalize_images):
+def naive_pool(embeddings, templates, media, scores, media_mean, normalize_images):
     grouped = {}
     for row, vector in enumerate(embeddings.astype(np.float64)):
-        vector = vector if flipped is None else vector + flipped[row]
         vector = vector / np.linalg.norm(vector) if normalize_images else vector
         vector = vector if scores is None else vector * scores[row]
         grouped.setdefault(templates[row], {}).setdefault(media[row], []).append(vector)
@@ -95,11 +94,10 @@ def naive_pool(embeddings, templates, media, flipped, scores, media_mean, normal
 def test_pooling_equals_loops(monkeypatch, media_mean, normalize_images, full):
     monkeypatch.setattr("unibct.evaluation.templates._ROWS_AT_ONCE", 7)
     rng = np.random.default_rng(5)
-    embeddings, flipped = rng.normal(size=(2, 100, 6)).astype(np.float32)
+    embeddings = rng.normal(size=(100, 6)).astype(np.float32)
     templates = rng.choice([3, 11, 12, 900, 5000], 100)
     media = rng.integers(0, 4, 100)  # the same ids in every template
     options = {
-        "flipped": flipped if full else None,
         "scores": rng.uniform(0.2, 1, 100) if full else None,
         "media_mean": media_mean,
         "normalize_images": normalize_images,
@@ -131,11 +129,9 @@ BAD = GOOD * [[1], [np.inf], [1]]
     ("embeddings", "templates", "media", "options", "message"),
     [
         (BAD, [1, 1, 2], [1] * 3, {}, "embeddings has NaN or infinite values in row 1"),
-        (GOOD, [1, 1, 2], [1] * 3, {"flipped": BAD}, "flipped has NaN or infinite values in row 1"),
-        (GOOD, [1, 1, 7], [1] * 3, {"flipped": GOOD * [[1], [1], [-1]]}, "template 7 is zero"),
+        (GOOD * [[1], [1], [0]], [1, 1, 7], [1] * 3, {}, "template 7 is zero"),
         (GOOD, [1, 1, 2], [1] * 3, {"scores": [1, 1, np.nan]}, "a NaN or infinite value in row 2"),
         (GOOD, [1, 1, 2], [1] * 3, {"scores": [1, 1]}, r"scores must have the shape \(3,\)"),
-        (GOOD, [1, 1, 2], [1] * 3, {"flipped": GOOD[:2]}, r"the shape \(2, 2\), but embeddings"),
         (GOOD, [1, 1, 2], [1] * 2, {}, "media has 2 entries, but there are 3 rows"),
         (GOOD[0], [1], [1], {}, r"embeddings must have the shape \(images, dim\)"),
         (GOOD.astype(int), [1, 1, 2], [1] * 3, {}, "embeddings must be floating point"),

@@ -1,8 +1,9 @@
 """Which images of a test set are in the gallery, which are queries, and how images are pooled."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -164,7 +165,6 @@ def _checked_places(places: Any, name: str, images: int) -> Ints:
 # Embeddings of several images, pooled into one vector per template.
 
 Doubles: TypeAlias = NDArray[np.float64]
-RowReader: TypeAlias = Callable[[Ints], Doubles]
 
 _ROWS_AT_ONCE = 4096
 
@@ -183,7 +183,7 @@ def class_templates(embeddings: Floats, labels: Ints) -> NDArray[np.float32]:
     """
     rows = normalized(embeddings)
     ids, template = np.unique(labels, return_inverse=True)
-    sums = _pooled_sums([lambda index: rows[index].astype(np.float64)], template, len(ids))
+    sums = _pooled_sums(lambda index: rows[index].astype(np.float64), template, len(ids))
     return normalized(sums).astype(np.float32)
 
 
@@ -192,7 +192,6 @@ def pool_templates(
     templates: Any,
     media: Any,
     *,
-    flipped: Any = None,
     scores: Any = None,
     media_mean: bool = True,
     normalize_images: bool = False,
@@ -200,30 +199,27 @@ def pool_templates(
     """Return one vector per template, by the steps of the IJB protocols. Each step is optional.
 
     Args:
-        embeddings: (images, dim).
+        embeddings: (images, dim), normally the sum of those of the image and its mirror image.
         templates: (images,) template ids.
         media: (images,) media ids; the same id in another template is another media.
-        flipped: (images, dim) embeddings of the mirrored images, which are added if given.
         scores: (images,) the detector's scores, which multiply each embedding if given.
         media_mean: average the images of a media before the template's media are summed;
             otherwise the template's images are summed.
-        normalize_images: scale each image's embedding (with its mirrored twin added) to length 1
-            first.
+        normalize_images: scale each image's embedding to length 1 first.
     """
-    given = _checked(embeddings, "embeddings")
-    readers = [_row_reader(given, "embeddings")]
-    if flipped is not None:
-        twin = _checked(flipped, "flipped")
-        if twin.shape != given.shape:
-            raise UserError(f"flipped has the shape {twin.shape}, but embeddings {given.shape}")
-        readers.append(_row_reader(twin, "flipped"))
+    given = to_numpy(embeddings)
+    if given.ndim != 2 or not given.shape[0] or not given.shape[1]:
+        raise UserError(f"embeddings must have the shape (images, dim), not {given.shape}")
+    if not np.issubdtype(given.dtype, np.floating):
+        raise UserError(f"embeddings must be floating point, not {given.dtype}")
     weights = _image_weights(scores, len(given))
     templates = checked_labels(templates, len(given), "templates")
     media = checked_labels(media, len(given), "media")
     ids, template = np.unique(templates, return_inverse=True)
     if media_mean:
         weights = weights / _media_sizes(template, media)
-    sums = _pooled_sums(readers, template, len(ids), weights, normalize_images=normalize_images)
+    read = partial(_finite_rows, given)
+    sums = _pooled_sums(read, template, len(ids), weights, normalize_images=normalize_images)
     zero = ~sums.any(axis=1)
     if zero.any():
         raise UserError(
@@ -234,7 +230,7 @@ def pool_templates(
 
 
 def _pooled_sums(
-    readers: Sequence[RowReader],
+    read: Callable[[Ints], Doubles],
     template: Ints,
     templates: int,
     weights: Doubles | None = None,
@@ -243,17 +239,15 @@ def _pooled_sums(
 ) -> Doubles:
     """Return (templates, dim): the sums of the rows of each template, some rows at a time.
 
-    Each reader returns the rows of some images in double precision; the results are added, scaled
-    to length 1 if ``normalize_images``, and multiplied by the (images,) weights. ``template`` is
-    (images,) the template of each image, 0…templates-1.
+    ``read`` returns the rows of some images in double precision; they are scaled to length 1 if
+    ``normalize_images``, and multiplied by the (images,) weights. ``template`` is (images,) the
+    template of each image, 0…templates-1.
     """
     order = np.argsort(template, kind="stable")
     sums: Doubles | None = None
     for start in range(0, len(order), _ROWS_AT_ONCE):
         rows = order[start : start + _ROWS_AT_ONCE]
-        block = readers[0](rows)
-        for more in readers[1:]:
-            block = block + more(rows)
+        block = read(rows)
         if normalize_images:
             block = normalized(block)
         if weights is not None:
@@ -266,29 +260,16 @@ def _pooled_sums(
     return sums
 
 
-def _checked(value: Any, name: str) -> Floats:
-    array = to_numpy(value)
-    if array.ndim != 2 or not array.shape[0] or not array.shape[1]:
-        raise UserError(f"{name} must have the shape (images, dim), not {array.shape}")
-    if not np.issubdtype(array.dtype, np.floating):
-        raise UserError(f"{name} must be floating point, not {array.dtype}")
-    return array
-
-
-def _row_reader(array: Floats, name: str) -> RowReader:
-    """Return a function that returns checked rows and never copies the whole array."""
-
-    def read(rows: Ints) -> Doubles:
-        block = array[rows].astype(np.float64)
-        finite = np.isfinite(block).all(axis=1)
-        if not finite.all():
-            row = int(rows[finite.argmin()])
-            raise UserError(
-                f"{name} has NaN or infinite values in row {row}; embed that image again"
-            )
-        return block
-
-    return read
+def _finite_rows(embeddings: Floats, rows: Ints) -> Doubles:
+    """Return checked rows; the whole array, which may be a memory map, is never copied."""
+    block = embeddings[rows].astype(np.float64)
+    finite = np.isfinite(block).all(axis=1)
+    if not finite.all():
+        row = int(rows[finite.argmin()])
+        raise UserError(
+            f"embeddings has NaN or infinite values in row {row}; embed that image again"
+        )
+    return block
 
 
 def _image_weights(scores: Any, images: int) -> Doubles:
