@@ -32,8 +32,10 @@ def test_a_file_gives_the_certificate_back(certificate, tmp_path):
     assert again.verdict == "compatible"
     assert again.is_compatible
     scores = np.linspace(-1, 1, 99)
-    for name in ("calibration", "score_map", "new_score_map"):
-        assert np.array_equal(getattr(again, name)(scores), getattr(certificate, name)(scores))
+    assert np.array_equal(again.calibration(scores), certificate.calibration(scores))
+    for name in (CROSS, NEW_SELF):
+        found, expected = (one.score_map_of(name)(scores) for one in (again, certificate))
+        assert np.array_equal(found, expected)
     assert again.threshold("new→old", 0.01) == certificate.content["thresholds"]["new→old"]["0.01"]
 
 
@@ -221,8 +223,9 @@ def test_score_maps_are_fitted_on_single_images(models):
         for query, gallery in ((new, old), (new, new), (old, old))
     )
     scores = np.linspace(-0.5, 0.9, 50)
-    for found, side in ((certificate.score_map, cross), (certificate.new_score_map, new_self)):
-        assert found(scores) == pytest.approx(fit_score_map(side, old_self)(scores), abs=1e-4)
+    for name, side in ((CROSS, cross), (NEW_SELF, new_self)):
+        expected = fit_score_map(side, old_self)(scores)
+        assert certificate.score_map_of(name)(scores) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.slow

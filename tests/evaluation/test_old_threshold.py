@@ -154,7 +154,7 @@ def test_scaled_scores_are_the_scores_times_the_scale(measured):
     for row in at_old_thresholds(old_self, cross, draws, score_scale=scale):
         assert row.scaled.tar == np.mean(scale * cross.genuine.astype(np.float64) > row.threshold)
         assert row.scaled.far == np.mean(scale * impostors[1] > row.threshold)
-        assert row.as_json()["scaled"]["far_interval"] == list(row.scaled.far_interval)
+        assert row.as_json()["scaled"]["far_interval"] == row.scaled.far_interval
         assert row.scaled.tar > max(row.cross.tar, row.old.tar)
         assert row.scaled.far_interval[0] <= 1.2 * row.far
         same = at_old_thresholds(old_self, cross, draws, score_scale=1.0)[0]

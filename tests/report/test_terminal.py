@@ -60,8 +60,8 @@ def test_an_interval_just_below_zero_is_explained_where_there_is_one(small_demo)
     evaluation = small_demo[0].evaluation
     first, *others = evaluation.compared
     for ceiling, explained in ((0.001, True), (-0.001, False)):
-        ends = replace(first.estimate, low=-0.03, high=-0.01, ceiling=ceiling, classes=50)
-        changed = replace(evaluation, compared=(replace(first, estimate=ends), *others))
+        ends = replace(first, low=-0.03, high=-0.01, ceiling=ceiling, classes=50)
+        changed = replace(evaluation, compared=(ends, *others))
         text = printed(lambda console, e=changed: print_evaluation(e, console))
         assert (NOT_COMPATIBLE_RULE in text) == explained
 

@@ -14,7 +14,7 @@ import numpy as np
 from unibct.arrays import checked_embeddings, normalized, require_same_dim, same_kind
 from unibct.data.training_classes import ALPHA_OF_QUERIES, Choice
 from unibct.errors import UserError
-from unibct.evaluation.criterion import CONFIDENCE, Criterion, Verdict, joint_verdict
+from unibct.evaluation.criterion import Criterion, Verdict, joint_verdict
 from unibct.evaluation.score_table import NormalizedRows, ProductScores
 from unibct.evaluation.search_test import (
     ImageSearch,
@@ -164,13 +164,6 @@ class BlendedQueries:
 
 
 def _rows(criteria: Iterable[Criterion]) -> list[dict[str, Any]]:
-    return [
-        {
-            "metric": c.metric,
-            "difference": c.difference,
-            "interval": [c.low, c.high],
-            "confidence": CONFIDENCE,
-            "decides": c.decides,
-        }
-        for c in criteria
-    ]
+    shown = ("metric", "difference", "interval", "confidence")
+    plain = [(criterion.as_json(), criterion.decides) for criterion in criteria]
+    return [{name: row[name] for name in shown} | {"decides": decides} for row, decides in plain]

@@ -63,7 +63,8 @@ class Certificate:
             )
         try:
             _ = self.old, self.new, self.verdict, self.basis, self.calibration, self.fars
-            _ = self.score_map, self.new_score_map, self.blend_alpha, self.summary()
+            _ = self.blend_alpha, self.summary()
+            _ = [self.score_map_of(direction) for direction in (CROSS, NEW_SELF)]
             _ = [self.calibration_of(direction) for direction in (CROSS, OLD_SELF, BLEND)]
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"the certificate is incomplete ({error}); {_MAKE_AGAIN}") from error
@@ -171,16 +172,6 @@ class Certificate:
             direction: ``new→old``, ``new→new`` or ``blend→old``.
         """
         return ScoreMap.from_json(self.content["score_map"][direction])
-
-    @cached_property
-    def score_map(self) -> ScoreMap:
-        """Puts scores of new queries with old rows on the scale of old queries with old rows."""
-        return self.score_map_of(CROSS)
-
-    @cached_property
-    def new_score_map(self) -> ScoreMap:
-        """Puts scores of new queries with new rows on the scale of old queries with old rows."""
-        return self.score_map_of(NEW_SELF)
 
     @cached_property
     def fars(self) -> tuple[float, ...]:

@@ -54,17 +54,12 @@ class Estimate:
     classes: int = FEWEST_CLASSES  # over how many classes (or folds) it is
 
     @property
-    def few_classes(self) -> bool:
-        """Whether the classes are too few for a verdict."""
-        return self.classes < FEWEST_CLASSES
-
-    @property
     def verdict(self) -> Verdict:
         """What the interval says if this is a difference cross − old self.
 
         *Within noise* if neither is shown, or if the classes are too few.
         """
-        if self.few_classes:
+        if self.classes < FEWEST_CLASSES:
             return "within noise"
         if self.low > 0:
             return "compatible"
@@ -100,40 +95,19 @@ def half_width(deviations: Floats, values: Floats, classes: int, tail: float) ->
     return float(np.hypot(max(over_classes, 0.0), over_seeds))
 
 
-@dataclass(frozen=True)
-class Criterion:
+@dataclass(frozen=True, kw_only=True)
+class Criterion(Estimate):
     """M(cross) − M(old self) for one metric, with its interval."""
 
     metric: str  # its name
     old_self: float  # M(old→old)
     cross: float  # M(new→old)
-    estimate: Estimate  # the difference with its interval
     decides: bool = True  # whether the verdict on the upgrade depends on it
 
     @property
     def difference(self) -> float:
         """M(cross) − M(old self)."""
         return self.cross - self.old_self
-
-    @property
-    def low(self) -> float:
-        """Lower end of the difference's interval."""
-        return self.estimate.low
-
-    @property
-    def high(self) -> float:
-        """Upper end."""
-        return self.estimate.high
-
-    @property
-    def few_classes(self) -> bool:
-        """See ``Estimate``."""
-        return self.estimate.few_classes
-
-    @property
-    def verdict(self) -> Verdict:
-        """What the interval says."""
-        return self.estimate.verdict
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -144,7 +118,7 @@ class Criterion:
             "difference": self.difference,
             "interval": [self.low, self.high],
             "confidence": CONFIDENCE,
-            "ceiling": self.estimate.ceiling,
+            "ceiling": self.ceiling,
             "verdict": self.verdict,
         }
 
@@ -160,7 +134,9 @@ def sampled_criterion(
 ) -> Criterion:
     """Return the criterion with the interval of sampled differences cross − old self."""
     interval = estimate(np.array([cross - old_self]), differences[None], classes=classes)
-    return Criterion(metric, old_self, cross, interval, decides)
+    return Criterion(
+        **vars(interval), metric=metric, old_self=old_self, cross=cross, decides=decides
+    )
 
 
 def seeds_note(seeds: int) -> str:

@@ -1,7 +1,7 @@
 """What changes for a deployed system: at the thresholds that it uses today, and query by query."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,16 +116,13 @@ _FOLDS = 5
 Interval = tuple[float, float]
 
 
-class Accepted(NamedTuple):
+@dataclass(frozen=True)
+class Accepted:
     """The shares of genuine and of impostor pairs that a threshold accepts, and FAR's interval."""
 
     tar: float
     far: float
     far_interval: Interval
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values for machines."""
-        return self._asdict() | {"far_interval": list(self.far_interval)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,18 +143,8 @@ class AtOldThreshold:
     own_tar: float  # TAR of the cross test at its own threshold
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values for machines."""
-        return {
-            "threshold": self.threshold,
-            "interval": list(self.interval),
-            "new_threshold": self.new_threshold,
-            "new_interval": list(self.new_interval),
-            "old": self.old.as_json(),
-            "cross": self.cross.as_json(),
-            "mapped": None if self.mapped is None else self.mapped.as_json(),
-            "scaled": None if self.scaled is None else self.scaled.as_json(),
-            "own_tar": self.own_tar,
-        }
+        """Return plain values for machines; the rate is the key under which they stand."""
+        return {name: value for name, value in asdict(self).items() if name != "far"}
 
     @property
     def needs_new_threshold(self) -> bool:

@@ -47,7 +47,7 @@ def single_image_table(evaluation: UpgradeEvaluation) -> PlainTable:
             _metric_cell(c),
             Cell(f"{100 * c.old_self:.2f}"),
             Cell(f"{100 * c.cross:.2f}"),
-            difference_cell(c.estimate),
+            difference_cell(c),
             Cell(c.verdict, kind=verdict_kind(c.verdict)),
         )
         for c in single.compared
@@ -182,7 +182,7 @@ def old_client_table(evaluation: SearchEvaluation) -> PlainTable:
     rows = tuple(
         (
             _metric_cell(c),
-            difference_cell(c.estimate),
+            difference_cell(c),
             Cell(c.verdict, kind=verdict_kind(c.verdict)),
         )
         for c in evaluation.old_clients
@@ -201,8 +201,8 @@ def blended_table(blend: BlendedQueries) -> PlainTable:
         (
             _metric_cell(gain),
             Cell(f"{100 * gain.cross:.2f}"),
-            difference_cell(gain.estimate),
-            difference_cell(more.estimate),
+            difference_cell(gain),
+            difference_cell(more),
         )
         for gain, more in zip(blend.minus_old_self, blend.minus_cross, strict=True)
     )

@@ -65,7 +65,7 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
             f"[{_STYLES[c.verdict]}]{c.verdict}[/]",
         )
     _print_or_list(criterion_table, console)
-    if any(c.high < 0 <= c.estimate.ceiling for c in evaluation.compared):
+    if any(c.high < 0 <= c.ceiling for c in evaluation.compared):
         console.print(NOT_COMPATIBLE_RULE, highlight=False)
     for plain in decision_tables(evaluation):
         _print_plain_table(plain, console)

@@ -40,12 +40,8 @@ class PairEvaluation(Evaluation):
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
         common = super().as_json()
-        return {
-            "verdict": common["verdict"],
-            "note": common["note"],
-            "fingerprints": common["fingerprints"],
-            "seen_classes": common["seen_classes"],
-            "criteria": common["criteria"],
+        kept = ("verdict", "note", "fingerprints", "seen_classes", "criteria")
+        return {name: common[name] for name in kept} | {
             "tests": {
                 name: {METRIC: test.mean, "folds": test.folds.tolist()}
                 for name, test in self.tests.items()
