@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from tests.embeddings.random_embeddings import random_embeddings
 from unibct.data.image_set import ImageSet
 from unibct.data.training_classes import UNKNOWN_CLASSES, UNKNOWN_SOURCE, training_classes
-from unibct.embeddings import store as folder_module
-from unibct.embeddings import store as layout
-from unibct.embeddings import store as rows
+from unibct.embeddings import store
 from unibct.embeddings.store import (
     NO_CLASS,
     Embeddings,
@@ -90,15 +88,9 @@ def test_rows_are_taken_as_numpy_takes_them(tmp_path_factory, rows, shard_rows):
     wanted = np.array(rows, dtype=int)
     for index in (wanted, np.sort(wanted), rows or slice(0, 0), np.isin(np.arange(25), wanted)):
         assert np.array_equal(taken[index], original.vectors[index])
-    for part in (
-        slice(None),
-        slice(3, 20),
-        slice(20, 3),
-        slice(-8, None, 3),
-        slice(None, None, -1),
-    ):
+    parts = [(None,), (3, 20), (20, 3), (-8, None, 3), (None, None, -1)]
+    for part in (*(slice(*part) for part in parts), -2):
         assert np.array_equal(taken[part], original.vectors[part])
-    assert np.array_equal(taken[-2], original.vectors[-2])
     for wrong in ([25], [-26], [0.5], [[1]], [True]):
         with pytest.raises(IndexError):
             taken[wrong]
@@ -121,9 +113,8 @@ def test_opening_reads_nothing_but_the_description(folder, monkeypatch):
         raise AssertionError
 
     with monkeypatch.context() as patch:
-        for module in (folder_module, layout, rows):
-            for name in ("map_array", "read_text", "file_digest"):
-                patch.setattr(module, name, refuse, raising=False)
+        for name in ("map_array", "read_text", "file_digest"):
+            patch.setattr(store, name, refuse)
         opened = open_embeddings(folder, verify=False)
         assert opened.vectors.shape == (25, 6)
     assert len(opened.ids) == len(opened.labels) == 25
@@ -136,7 +127,7 @@ def test_damage_is_found_on_opening(folder, name, monkeypatch):
     (folder / name).write_bytes(data)
     with pytest.raises(UserError, match=rf"{name} is damaged \(its checksum.*embed the images"):
         open_embeddings(folder)
-    monkeypatch.setattr(folder_module, "VERIFIED_BYTES", 100)
+    monkeypatch.setattr(store, "VERIFIED_BYTES", 100)
     open_embeddings(folder)
     (folder / name).write_bytes(data[:-1])
     with pytest.raises(UserError, match=rf"{name} is damaged \(\d+ bytes instead of"):
@@ -184,23 +175,25 @@ def test_wrong_descriptions_are_named(folder, change, message):
         open_embeddings(folder)
 
 
-def test_embeddings_check_themselves():
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("ids", lambda ids: ids[:2], "3 vectors and 2 ids"),
+        ("labels", lambda labels: labels[:2], "3 vectors and 2 labels"),
+        ("labels", lambda labels: labels + 3, "beyond the 3 class names"),
+        ("vectors", lambda vectors: vectors.astype(float), "must be float32"),
+    ],
+)
+def test_embeddings_check_themselves(name, change, message):
     original = random_embeddings(3)
-    with pytest.raises(UserError, match="3 vectors and 2 ids"):
-        Embeddings(original.vectors, original.ids[:2], original.labels, original.class_names, "m")
-    with pytest.raises(UserError, match="3 vectors and 2 labels"):
-        Embeddings(original.vectors, original.ids, original.labels[:2], original.class_names, "m")
-    with pytest.raises(UserError, match="beyond the 3 class names"):
-        Embeddings(original.vectors, original.ids, original.labels + 3, original.class_names, "m")
-    with pytest.raises(UserError, match="must be float32"):
-        Embeddings(
-            original.vectors.astype(float), original.ids, original.labels, original.class_names, "m"
-        )
+    names = ("vectors", "ids", "labels", "class_names", "fingerprint")
+    values = {n: getattr(original, n) for n in names}
+    with pytest.raises(UserError, match=message):
+        Embeddings(**values | {name: change(values[name])})
 
 
 def test_ids_may_be_any_sequence():
-    given = Embeddings(np.ones((2, 3), np.float32), ["a", "b"], np.array([0, 0]), ("x",), "m")
-    assert given.ids == ("a", "b")
+    assert Embeddings(np.ones((1, 3), np.float32), ["a"], np.array([0]), ("x",), "m").ids == ("a",)
 
 
 def test_rows_follow_the_ids(glyph_classes, tmp_path):
@@ -212,13 +205,7 @@ def test_rows_follow_the_ids(glyph_classes, tmp_path):
     opened = open_embeddings(tmp_path / "emb")
     three = glyph_classes.select([50, 3, 20])
     assert np.array_equal(opened.rows_of(three), opened.vectors[[50, 3, 20]])
-    fewer = Embeddings(
-        np.array(opened.vectors[:2]),
-        opened.ids[:2],
-        opened.labels[:2],
-        opened.class_names,
-        opened.fingerprint,
-    )
+    fewer = original.of_images(glyph_classes.select(range(2)))
     with pytest.raises(UserError, match=r"3 images of .* have no embedding"):
         fewer.rows_of(three)
 
@@ -242,7 +229,7 @@ def test_earlier_folders_do_not_know_what_first_weights_have_learnt(folder):
     again = folder.with_name("again")
     save_embeddings(embeddings.changed(fingerprint="f", training_classes=known), again)
     assert open_embeddings(again).training_classes == known
-    path = again / layout.STORE_DESCRIPTION
+    path = again / store.STORE_DESCRIPTION
     content = json.loads(path.read_text())
     del content["training_classes"]["choices"]
     path.write_text(json.dumps(content))
@@ -251,11 +238,8 @@ def test_earlier_folders_do_not_know_what_first_weights_have_learnt(folder):
 
 
 def test_some_images_in_their_own_order():
-    whole = random_embeddings(6)
     trained = training_classes(("x",), None)
-    whole = Embeddings(
-        whole.vectors, whole.ids, whole.labels, whole.class_names, "m", training_classes=trained
-    )
+    whole = random_embeddings(6, fingerprint="m", training_classes=trained)
     ids = (whole.ids[4], whole.ids[1])
     images = ImageSet("two", ids, np.array([1, 0]), ("p", "q"), read=None, class_source="file")
     chosen = whole.of_images(images)
@@ -280,17 +264,8 @@ def test_round_trip(tmp_path, dtype, shard_rows):
 
 
 def test_the_training_classes_are_kept(tmp_path):
-    plain = random_embeddings(5)
     trained = training_classes(("x", "y"), None) | training_classes(("0",), "file")
-    known = Embeddings(
-        plain.vectors,
-        plain.ids,
-        plain.labels,
-        plain.class_names,
-        "model",
-        class_source="numbers",
-        training_classes=trained,
-    )
+    known = random_embeddings(5, class_source="numbers", training_classes=trained)
     save_embeddings(known, tmp_path / "e")
     opened = open_embeddings(tmp_path / "e")
     assert (opened.class_source, opened.training_classes) == ("numbers", trained)
@@ -304,18 +279,13 @@ def test_the_training_classes_are_kept(tmp_path):
 
 
 def test_the_same_number_of_two_files_is_not_the_same_class(tmp_path):
-    def numbered(first, source):
-        plain = random_embeddings(5, first=first)
-        names = tuple(str(number) for number in range(len(plain.class_names)))
-        return Embeddings(
-            plain.vectors, plain.ids, plain.labels, names, "model", class_source=source
-        )
-
-    folder, sources = tmp_path / "e", ("file-a", "file-a", "file-b", "file-a")
-    parts = [numbered(5 * place, source) for place, source in enumerate(sources)]
+    folder, names = tmp_path / "e", ("0", "1", "2")
+    parts = [
+        random_embeddings(5, first=5 * place, classes=names, class_source=source)
+        for place, source in enumerate(("file-a", "file-a", "file-b", "file-a"))
+    ]
     save_embeddings(parts[0], folder)
     append_embeddings(folder, parts[1])
-    names = parts[0].class_names
     assert open_embeddings(folder).class_names == names  # one file: the same classes
     before = open_embeddings(folder)
     for part in parts[2:]:
@@ -331,12 +301,8 @@ def test_the_same_number_of_two_files_is_not_the_same_class(tmp_path):
 def test_training_classes_become_known_with_more_images(tmp_path):
     save_embeddings(random_embeddings(5), tmp_path / "e")
     assert not (tmp_path / "e/training_classes.txt").exists()
-    more = random_embeddings(5, first=5)
     trained = training_classes(("x",), None)
-    added = Embeddings(
-        more.vectors, more.ids, more.labels, more.class_names, "model", training_classes=trained
-    )
-    append_embeddings(tmp_path / "e", added)
+    append_embeddings(tmp_path / "e", random_embeddings(5, first=5, training_classes=trained))
     assert open_embeddings(tmp_path / "e").training_classes == trained
 
 
@@ -361,11 +327,14 @@ def test_what_cannot_be_stored_is_named(tmp_path):
 
 def test_files_have_rows(tmp_path, folder):
     """A negative number of rows left all of them out."""
+    more = random_embeddings(3, first=100)
     for number in (0, -1):
-        with pytest.raises(UserError, match=f"shard_rows must be at least 1, not {number}"):
-            save_embeddings(random_embeddings(3), tmp_path / "new", shard_rows=number)
-        with pytest.raises(UserError, match=f"shard_rows must be at least 1, not {number}"):
-            append_embeddings(folder, random_embeddings(3, first=100), shard_rows=number)
+        for write, arguments in (
+            (save_embeddings, (more, tmp_path / "new")),
+            (append_embeddings, (folder, more)),
+        ):
+            with pytest.raises(UserError, match=f"shard_rows must be at least 1, not {number}"):
+                write(*arguments, shard_rows=number)
     assert not (tmp_path / "new").exists()
 
 
@@ -384,24 +353,17 @@ def test_more_images_and_classes_come_behind(folder):
 
 def test_what_does_not_belong_there_is_not_appended(folder):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    plain = random_embeddings(2, first=30)
+    twice = Embeddings(plain.vectors, ("q", "q"), plain.labels, plain.class_names, "model")
     for wrong, message in [
-        (
-            random_embeddings(2, first=30, fingerprint="other"),
-            "was made with model model, not other",
-        ),
+        (plain.changed(fingerprint="other"), "was made with model model, not other"),
         (random_embeddings(2, dim=5, first=30), "was made with dimension 6, not 5"),
         (random_embeddings(3, first=23), r"has an embedding of 'image 23\.jpg' already"),
+        (random_embeddings(2, first=30, classes=()), "has classes, and the .* to add lack them"),
+        (twice, "an embedding of 'q' already"),
     ]:
         with pytest.raises(UserError, match=message):
             append_embeddings(folder, wrong)
-    nameless = random_embeddings(2, first=30)
-    nameless = Embeddings(nameless.vectors, nameless.ids, np.full(2, NO_CLASS), (), "model")
-    with pytest.raises(UserError, match="has classes, and the embeddings to add lack them"):
-        append_embeddings(folder, nameless)
-    twice = random_embeddings(2, first=30)
-    twice = Embeddings(twice.vectors, ("q", "q"), twice.labels, twice.class_names, "model")
-    with pytest.raises(UserError, match="an embedding of 'q' already"):
-        append_embeddings(folder, twice)
     (folder / ".lock").unlink(missing_ok=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -458,14 +420,10 @@ def test_an_empty_store(tmp_path):
 
 
 def test_rows_without_classes_come_behind_others_without(tmp_path):
-    def nameless(first):
-        plain = random_embeddings(5, first=first)
-        return Embeddings(plain.vectors, plain.ids, np.full(5, NO_CLASS), (), "model")
-
-    save_embeddings(nameless(0), tmp_path / "e")
+    save_embeddings(random_embeddings(5, classes=()), tmp_path / "e")
     with pytest.raises(UserError, match="has no classes, and the embeddings to add have them"):
         append_embeddings(tmp_path / "e", random_embeddings(5, first=5))
-    append_embeddings(tmp_path / "e", nameless(5))
+    append_embeddings(tmp_path / "e", random_embeddings(5, first=5, classes=()))
     opened = open_embeddings(tmp_path / "e", verify=True)
     assert opened.labels.tolist() == [NO_CLASS] * 10
     assert opened.class_names == ()
