@@ -2,14 +2,18 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from unibct import progress
 from unibct.progress import Advance, Progress, Silent
 
+Receiver = TypeVar("Receiver", bound=Progress)
 
-def show(receiver: Progress) -> None:
+
+def show(receiver: Receiver) -> Receiver:
     """Show the progress of all that follows in the test; ``tests/conftest.py`` ends it."""
     progress._RECEIVER.set(receiver)
+    return receiver
 
 
 class Notes(Silent):

@@ -8,8 +8,7 @@ import torch
 from onnx import TensorProto
 
 from tests.embedders.networks import matrix, write_onnx
-from tests.notes import Notes
-from unibct import progress
+from tests.notes import Notes, show
 from unibct.arrays import normalized
 from unibct.embedders import open_embedder
 from unibct.errors import UserError
@@ -17,21 +16,27 @@ from unibct.errors import UserError
 PIXELS = np.random.default_rng(1).integers(0, 256, (5, 4, 6, 3), dtype=np.uint8)
 
 
+@pytest.fixture
+def small_file(tmp_path):
+    """A file that takes images of 4×6 and multiplies them with ``matrix(72, 7)``."""
+    return write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+
+
 def oracle(weights, images):
     return normalized(images.reshape(len(images), -1).astype(np.float64) @ weights)
 
 
-def test_layout_and_size_come_from_the_graph(tmp_path):
-    weights, notes = matrix(72, 7), Notes()
-    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], weights)
-    with progress.shown(notes):
-        embedder = open_embedder(f"onnx:{path}")
+def test_layout_and_size_come_from_the_graph(small_file):
+    notes = show(Notes())
+    embedder = open_embedder(f"onnx:{small_file}")
     assert (embedder.dim, embedder.input.frame[:3]) == (7, (4, 6, 3))
-    expected = oracle(weights, ((PIXELS / 255 - 0.5) / 0.5).transpose(0, 3, 1, 2))
+    expected = oracle(matrix(72, 7), ((PIXELS / 255 - 0.5) / 0.5).transpose(0, 3, 1, 2))
     assert np.allclose(embedder.embed_pixels(PIXELS), expected, atol=1e-5)
     assert "4×6×3 rgb in nchw" in notes.texts[0]
     assert "mean=0.5,0.5,0.5" in notes.texts[0]
-    assert np.allclose(open_embedder(path).embed(PIXELS), expected, atol=1e-5)  # by its suffix
+    assert np.allclose(
+        open_embedder(small_file).embed(PIXELS), expected, atol=1e-5
+    )  # by its suffix
 
 
 def test_options_change_what_the_file_gets(tmp_path):
@@ -52,10 +57,9 @@ def test_options_change_what_the_file_gets(tmp_path):
 
 
 @pytest.mark.parametrize("bad", ["mean=127", "mean=nan", "mean=-1", "std=0", "std=inf", "std=58"])
-def test_mean_and_deviation_are_of_pixels_from_0_to_1(tmp_path, bad):
-    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+def test_mean_and_deviation_are_of_pixels_from_0_to_1(small_file, bad):
     with pytest.raises(UserError, match=r"m\.onnx\?.* does not fit .* divide by 255 if it counts"):
-        open_embedder(f"onnx:{path}?{bad}")
+        open_embedder(f"onnx:{small_file}?{bad}")
 
 
 def test_one_side_may_be_open(tmp_path, capfd):
@@ -93,18 +97,17 @@ def runtime(monkeypatch):
 
 
 @pytest.mark.parametrize(("device", "number"), [("cuda", 2), ("cuda:1", 1)])
-def test_each_process_runs_it_on_its_own_gpu(tmp_path, monkeypatch, runtime, device, number):
-    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+def test_each_process_runs_it_on_its_own_gpu(small_file, monkeypatch, runtime, device, number):
     monkeypatch.setenv("LOCAL_RANK", "2")
-    open_embedder(f"onnx:{path}", device=device)
+    open_embedder(f"onnx:{small_file}", device=device)
     assert runtime.asked == [[(CUDA, {"device_id": number, "use_tf32": 0}), CPU]]
 
 
 @pytest.mark.parametrize("lacks", ["has", "loads"])
 def test_a_gpu_that_was_asked_for_is_never_the_cpu_in_silence(
-    tmp_path, monkeypatch, runtime, lacks
+    small_file, monkeypatch, runtime, lacks
 ):
-    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+    path = small_file
     setattr(runtime, lacks, [CPU])
     for device in ("cuda", "cuda:0", torch.device("cuda", 0)):
         with pytest.raises(UserError, match=r"m\.onnx cannot run on cuda.*onnxruntime-gpu"):
@@ -112,33 +115,29 @@ def test_a_gpu_that_was_asked_for_is_never_the_cpu_in_silence(
     with pytest.raises(UserError, match="does not run on meta here"):
         open_embedder(f"onnx:{path}", device="meta")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    notes = Notes()
-    with progress.shown(notes):
-        assert open_embedder(f"onnx:{path}", device="auto").dim == 7
+    notes = show(Notes())
+    assert open_embedder(f"onnx:{path}", device="auto").dim == 7
     assert sum("m.onnx runs on the CPU" in text for text in notes.texts) == 1
 
 
 def test_auto_is_the_gpu_where_there_is_one_and_says_nothing_of_the_cpu_elsewhere(
-    tmp_path, monkeypatch, runtime
+    small_file, monkeypatch, runtime
 ):
-    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+    notes = show(Notes())
     for name in ("auto", "cpu"):
-        notes = Notes()
-        with progress.shown(notes):
-            open_embedder(f"onnx:{path}", device=name)
+        open_embedder(f"onnx:{small_file}", device=name)
         assert not any("runs on the CPU" in text for text in notes.texts)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    open_embedder(f"onnx:{path}", device="auto")
+    open_embedder(f"onnx:{small_file}", device="auto")
     assert runtime.asked == [[CPU], [CPU], [(CUDA, {"device_id": 0, "use_tf32": 0}), CPU]]
 
 
 def test_an_exported_file_describes_itself(tmp_path):
-    weights, notes = matrix(72, 7), Notes()
+    weights, notes = matrix(72, 7), show(Notes())
     described = {"height": 4, "width": 6, "channels": 3, "layout": "nchw"}
     described |= {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}
     path = write_onnx(tmp_path / "m.onnx", ["n", 3, "h", "w"], weights, metadata=described)
-    with progress.shown(notes):
-        embedder = open_embedder(f"onnx:{path}")
+    embedder = open_embedder(f"onnx:{path}")
     expected = oracle(weights, (PIXELS / 255).transpose(0, 3, 1, 2))
     assert np.allclose(embedder.embed_pixels(PIXELS), expected, atol=1e-5)
     assert notes.texts == []
@@ -147,16 +146,12 @@ def test_an_exported_file_describes_itself(tmp_path):
 def test_uint8_input_gets_the_pixels_as_they_are_and_a_fixed_batch_is_filled(tmp_path):
     weights = matrix(72, 7)
     path = write_onnx(tmp_path / "m.onnx", [2, 4, 6, 3], weights, dtype=TensorProto.UINT8)
-    notes = Notes()
-    with progress.shown(notes):
-        embedder = open_embedder(f"onnx:{path}")
+    notes, embedder = show(Notes()), open_embedder(f"onnx:{path}")
     assert notes.texts[0].endswith("write onnx:FILE?order=bgr")
     assert np.allclose(embedder.embed_pixels(PIXELS), oracle(weights, PIXELS), atol=1e-5)
     both = embedder.raw_embeddings(PIXELS)
-    flat = [
-        view.reshape(5, -1).astype(np.float32) @ weights for view in (PIXELS, PIXELS[:, :, ::-1])
-    ]
-    assert np.allclose(both, sum(flat), rtol=1e-4)
+    views = PIXELS.astype(np.float32) + PIXELS[:, :, ::-1]
+    assert np.allclose(both, views.reshape(5, -1) @ weights, rtol=1e-4)
     assert embedder.outputs(PIXELS[:0]).shape == (0, 7)
     for option in ("mean=0", "std=1"):  # would change the fingerprint and nothing else
         with pytest.raises(UserError, match=f"takes pixels 0 to 255; leave {option[:-2]} out"):
@@ -175,22 +170,19 @@ def test_the_fingerprint_follows_the_weights_even_in_a_file_beside(tmp_path):
     assert len({open_embedder(path).fingerprint for path in paths}) == 2
 
 
-def test_what_is_no_embedder_is_named(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="is not there"):
-        open_embedder(f"onnx:{tmp_path}/none.onnx")
+def test_what_is_no_embedder_is_named(small_file, tmp_path, monkeypatch):
     (tmp_path / "bad.onnx").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="cannot be opened as an ONNX file"):
-        open_embedder(f"onnx:{tmp_path}/bad.onnx")
-    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
-    with pytest.raises(UserError, match="name the embedding with"):
-        open_embedder(f"onnx:{path}?output=copy")
-    with pytest.raises(UserError, match="name the embedding with"):
-        open_embedder(f"onnx:{path}?output=score")
-    with pytest.raises(UserError, match="'vectors' is not one of stretch, crop, letterbox"):
-        open_embedder(f"onnx:{path}?fit=vectors")
-    path = write_onnx(tmp_path / "flat.onnx", ["n", 72], matrix(72, 7))
-    with pytest.raises(UserError, match="not images"):
-        open_embedder(f"onnx:{path}")
+    write_onnx(tmp_path / "flat.onnx", ["n", 72], matrix(72, 7))
+    for name, message in [
+        ("none.onnx", "is not there"),
+        ("bad.onnx", "cannot be opened as an ONNX file"),
+        ("m.onnx?output=copy", "name the embedding with"),
+        ("m.onnx?output=score", "name the embedding with"),
+        ("m.onnx?fit=vectors", "'vectors' is not one of stretch, crop, letterbox"),
+        ("flat.onnx", "not images"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            open_embedder(f"onnx:{tmp_path}/{name}")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"pip install 'unibct\[onnx\]'"):
-        open_embedder(f"onnx:{path}")
+        open_embedder(f"onnx:{small_file}")

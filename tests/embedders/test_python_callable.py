@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.embedders import networks
 from tests.embedders.networks import INPUT_SIZE, flatten
 from unibct.arrays import normalized
 from unibct.embedders import Opener, open_embedder
@@ -72,9 +71,7 @@ def runs(monkeypatch):
             drawn = np.random.default_rng(seed).standard_normal(vectors.shape)
             return vectors + size * drawn / np.sqrt(vectors.shape[1])
 
-        monkeypatch.setattr(
-            "tests.embedders.test_python_callable.searched", searched, raising=False
-        )
+        monkeypatch.setattr(f"{__name__}.searched", searched, raising=False)
         return Opener(probes=probes).open(REFERENCE)
 
     return opened
@@ -122,12 +119,8 @@ def test_whichever_device_comes_first_names_it(runs):
 
 def test_another_model_under_the_same_name_is_another(runs):
     network = network_of(0)
-    fingerprints = [
-        runs(network).fingerprint,
-        runs(network_of(1)).fingerprint,
-        runs(tuned(network, 10, 1e-3)).fingerprint,
-        runs(tuned(network, 30, 1e-2)).fingerprint,
-    ]
+    others = (network_of(1), tuned(network, 10, 1e-3), tuned(network, 30, 1e-2))
+    fingerprints = [runs(one).fingerprint for one in (network, *others)]
     assert len(set(fingerprints)) == 4
     assert runs(network, noise=1e-3).fingerprint == fingerprints[0], "the nearest one is meant"
 
@@ -184,26 +177,22 @@ def test_without_a_place_to_remember_the_digest_is_left(runs, tmp_path, monkeypa
 
 
 def test_a_stated_fingerprint_needs_no_probe():
-    assert open_embedder("python:tests.embedders.networks:Flattening").probe is None
-    plain = open_embedder("python:tests.embedders.networks:flatten?size=2x3")
-    other = open_embedder("python:tests.embedders.networks:flatten?size=2x3&fit=crop")
+    assert open_embedder(f"{HERE}:Flattening").probe is None
+    plain = open_embedder(f"{HERE}:flatten?size=2x3")
+    other = open_embedder(f"{HERE}:flatten?size=2x3&fit=crop")
     assert plain.probe.subject != other.probe.subject
-    assert plain.input.frame[:3] == networks.INPUT_SIZE
+    assert plain.input.frame[:3] == INPUT_SIZE
 
 
 HERE = "python:tests.embedders.networks"
-PYTHON_CALLABLE_PIXELS = np.random.default_rng(1).integers(0, 256, (5, *INPUT_SIZE), dtype=np.uint8)
+RANDOM = np.random.default_rng(1).integers(0, 256, (5, *INPUT_SIZE), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("attribute", ["Flattening", "make_flattening", "flatten?size=2x3"])
 def test_a_class_a_factory_and_a_function(attribute):
     embedder = open_embedder(f"{HERE}:{attribute}")
     assert (embedder.dim, embedder.input.frame[:3]) == (18, INPUT_SIZE)
-    assert np.allclose(
-        embedder.embed_pixels(PYTHON_CALLABLE_PIXELS),
-        normalized(flatten(PYTHON_CALLABLE_PIXELS)),
-        atol=1e-6,
-    )
+    assert np.allclose(embedder.embed_pixels(RANDOM), normalized(flatten(RANDOM)), atol=1e-6)
     assert embedder.embed(np.zeros((2, 9, 9), dtype=np.uint8)).shape == (2, 18)
 
 
@@ -235,15 +224,14 @@ def test_another_input_has_another_fingerprint():
     assert "stated by the object" not in made
     assert fingerprint("OnlySize") == fingerprint("OnlySize?channels=3") == "size only"
     assert fingerprint("OnlySize?channels=1") != "size only"
-    assert (
-        fingerprint("flatten?size=2x3") == "61658a36d0cc26e4181534f2efcfd974"
-    )  # as in earlier versions
+    earlier = "61658a36d0cc26e4181534f2efcfd974"  # as in earlier versions
+    assert fingerprint("flatten?size=2x3") == earlier
 
 
 @pytest.mark.filterwarnings("error")
 def test_mirrored_and_read_only_images_reach_torch():
     embedder = open_embedder(f"{HERE}:InTorch")
-    pixels = PYTHON_CALLABLE_PIXELS // 2
+    pixels = RANDOM // 2
     before = pixels.copy()
     pixels.flags.writeable = False
     want = flatten(pixels) + flatten(pixels[:, :, ::-1])

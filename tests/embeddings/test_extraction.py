@@ -1,6 +1,7 @@
 import re
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from tests.distributed.thread_ranks import run_ranks
 from tests.embeddings.embedding_checks import EmbeddingCounter, assert_close, assert_equal
 from tests.embeddings.random_embeddings import random_embeddings
 from tests.models.test_model import small_model
-from tests.notes import Notes
+from tests.notes import Notes, show
 from unibct import progress
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
@@ -138,15 +139,9 @@ def test_notes_tell_which_shards_are_done(tmp_path):
 
 def test_a_store_is_finished_when_its_description_has_the_key(tmp_path):
     assert not is_finished(tmp_path, PLAN)
-    write_description(
-        tmp_path,
-        [write(tmp_path, 0, range(2))],
-        dim=3,
-        dtype="float32",
-        fingerprint="model",
-        classes=StoredClasses(["a"], None, UNKNOWN_CLASSES),
-        source=PLAN.key,
-    )
+    classes, form = StoredClasses(["a"], None, UNKNOWN_CLASSES), {"dim": 3, "dtype": "float32"}
+    described = {"fingerprint": "model", "classes": classes, "source": PLAN.key} | form
+    write_description(tmp_path, [write(tmp_path, 0, range(2))], **described)
     assert is_finished(tmp_path, PLAN)
     assert not is_finished(tmp_path, replace(PLAN, dtype="float16"))
     with pytest.raises(UserError, match="exists already"):
@@ -300,9 +295,8 @@ def test_several_processes_make_one_pass(model, folder, tmp_path, monkeypatch):
     (folder / images.ids[30]).write_bytes(b"no image")
     results = run_ranks(3, lambda ranks: photo_store(model, folder, tmp_path / "e", ranks=ranks))
     assert all("1 unreadable image: " in str(error) for error in results)
-    stores = run_ranks(
-        3, lambda ranks: photo_store(model, folder, tmp_path / "e", ranks=ranks, skip_bad=True)
-    )
+    options = {"out": tmp_path / "e", "skip_bad": True}
+    stores = run_ranks(3, lambda ranks: photo_store(model, folder, ranks=ranks, **options))
     assert counter.taken() <= len(images) + 3
     assert {len(store) for store in stores} == {len(images) - 1}
     assert read_json(tmp_path / "e" / "embeddings.json")["images"] == len(images) - 1
@@ -333,14 +327,8 @@ def test_a_store_is_what_is_made_in_memory(model, pixels, tmp_path, flip):
     assert_close(store, embed_pixel_batches(model, pixels, flip=flip))
     assert_equal(open_embeddings(tmp_path / "e", verify=True), store)
     names = {path.name.split("-")[0] for path in (tmp_path / "e").iterdir()}
-    assert names == {
-        "vectors",
-        "labels",
-        "ids",
-        "classes.txt",
-        "training_classes.txt",
-        "embeddings.json",
-    }
+    described = {"classes.txt", "training_classes.txt", "embeddings.json"}
+    assert names == {"vectors", "labels", "ids"} | described
 
 
 @pytest.mark.slow
@@ -362,11 +350,11 @@ def test_all_processes_see_the_disk_as_the_first_does(
     if first_sees:
         stored(model, pixels, tmp_path / "e", shard_rows=20)
     seen = threading.local()
-    monkeypatch.setattr(
-        extraction,
-        "is_finished",
-        lambda *arguments: is_finished(*arguments) if seen.rank == 0 else not first_sees,
-    )
+
+    def sees(*arguments):
+        return is_finished(*arguments) if seen.rank == 0 else not first_sees
+
+    monkeypatch.setattr(extraction, "is_finished", sees)
 
     def run(ranks):
         seen.rank = ranks.rank
@@ -392,10 +380,9 @@ def test_a_stopped_run_goes_on_after_its_last_shard(
     model, glyph_classes, pixels, tmp_path, monkeypatch, stop_at
 ):
     options = {"shard_rows": 20}
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         EmbeddingCounter(patch, stop_at)
-        with pytest.raises(KeyboardInterrupt):
-            embed(model, glyph_classes, out=tmp_path / "e", **options)
+        embed(model, glyph_classes, out=tmp_path / "e", **options)
     assert not (tmp_path / "e" / "embeddings.json").exists()
     with monkeypatch.context() as patch:
         counter = EmbeddingCounter(patch)
@@ -407,19 +394,16 @@ def test_a_stopped_run_goes_on_after_its_last_shard(
 
 
 def test_models_are_never_mixed(model, pixels, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         EmbeddingCounter(patch, 3)
-        with pytest.raises(KeyboardInterrupt):
-            stored(model, pixels, tmp_path / "e", shard_rows=20)
+        stored(model, pixels, tmp_path / "e", shard_rows=20)
     for other in ({"flip": True}, {"dtype": "float16"}):
         with pytest.raises(UserError, match="unfinished embeddings by another model"):
             stored(model, pixels, tmp_path / "e", shard_rows=20, **other)
     shard = tmp_path / "e" / "vectors-000001.npy"
     shard.write_bytes(shard.read_bytes()[:-4] + b"ruin")
-    assert_close(
-        stored(model, pixels, tmp_path / "e", shard_rows=20),
-        embed_pixel_batches(model, pixels),
-    )
+    again = stored(model, pixels, tmp_path / "e", shard_rows=20)
+    assert_close(again, embed_pixel_batches(model, pixels))
     with pytest.raises(UserError, match="exists already"):
         stored(model, pixels, tmp_path / "e", flip=True)
     (tmp_path / "mine").mkdir()
@@ -459,17 +443,10 @@ def test_a_cache_is_used_completed_and_made_again(model, pixels, tmp_path, monke
 
 
 def test_two_runs_may_want_the_same_cache_at_once(model, pixels, tmp_path, monkeypatch):
-    results, counter = [], EmbeddingCounter(monkeypatch)
-
-    def run():
-        results.append(cached_embeddings(model, pixels, tmp_path / "c"))
-
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 3
+    counter = EmbeddingCounter(monkeypatch)
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda _: cached_embeddings(model, pixels, tmp_path / "c"), range(3))
+        assert len(list(found)) == 3
     assert counter.images == len(pixels.images)
 
 
@@ -500,9 +477,8 @@ def test_a_full_disk_is_said_and_costs_only_what_was_not_written(
 
 def test_a_place_without_write_permission_is_said(model, glyph_classes, pixels, tmp_path):
     (tmp_path / "file").write_text("no folder")
-    notes, others = Notes(), read_pixels(glyph_classes, Frame(16, 16, 1))
-    with progress.shown(notes):
-        found = cached_embeddings(model, others, tmp_path / "file" / "c")
+    notes, others = show(Notes()), read_pixels(glyph_classes, Frame(16, 16, 1))
+    found = cached_embeddings(model, others, tmp_path / "file" / "c")
     assert_equal(found, embed_pixel_batches(model, pixels))  # in the size that the model takes
     assert any(f"0 of {len(pixels.images)} embeddings are there" in text for text in notes.texts)
 
@@ -517,9 +493,7 @@ def test_a_folder_is_named_for_the_model_the_pixels_and_the_view(model, pixels, 
 def test_stored_embeddings_of_other_images_are_counted(model, pixels, glyph_classes, tmp_path):
     old = StoredEmbeddings("old.npy", embed_pixel_batches(model, pixels))
     some = read_pixels(glyph_classes.select(range(100)), model.input.frame)
-    notes = Notes()
-    with progress.shown(notes):
-        found = cached_embeddings(old, some, tmp_path / "old")
+    notes, found = show(Notes()), cached_embeddings(old, some, tmp_path / "old")
     assert found.ids == some.images.ids
     surplus, first = len(glyph_classes) - 100, glyph_classes.ids[100]
     assert notes.texts[0].startswith(f"old.npy has {surplus} embeddings of none of the 100 images")

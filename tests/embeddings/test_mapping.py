@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tests.maps.cases import rotation, unit
-from tests.notes import Notes
-from unibct import progress
+from tests.notes import Notes, show
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.embeddings.mapping import apply_map, fit_map
 from unibct.embeddings.score_scale import score_scale
@@ -40,6 +39,10 @@ def new(models):
 @pytest.fixture
 def old(models):
     return side(models[1], "old")
+
+
+def without_classes(models):
+    return [side(v, n, labelled=False) for v, n in zip(models, ("new", "old"), strict=True)]
 
 
 @pytest.mark.parametrize("direction", ["backward", "forward"])
@@ -77,9 +80,8 @@ def test_mapped_rows_have_learnt_from_the_classes_of_the_model_and_of_the_map(
     def named(part, rows):
         vectors, ids = np.asarray(part.vectors)[rows], tuple(part.ids[row] for row in rows)
         classes = part.labels[rows], part.class_names
-        return Embeddings(
-            vectors, ids, *classes, part.fingerprint, class_source=None, training_classes=trained
-        )
+        known = {"class_source": None, "training_classes": trained}
+        return Embeddings(vectors, ids, *classes, part.fingerprint, **known)
 
     sources = [named(part, list(range(300))) for part in (new, old)]
     first_classes = [row for row in range(300) if old.labels[row] < 20]
@@ -96,21 +98,17 @@ def test_a_map_of_classes_that_cannot_be_compared_is_of_unknown_ones(new, old, m
     trained = new.changed(fingerprint=new.fingerprint, training_classes=known)
     mapped = apply_map(fit_map(trained, old), trained)
     assert mapped.training_classes == replace(known, complete=False)
-    plain = [side(v, n, labelled=False) for v, n in zip(models, ("new", "old"), strict=True)]
-    assert fit_map(*plain).fitted_on == UNKNOWN_CLASSES
+    assert fit_map(*without_classes(models)).fitted_on == UNKNOWN_CLASSES
 
 
 def test_ids_decide_what_belongs_together_whatever_their_order(new, models):
     turn = np.random.default_rng(1).permutation(300)[:200]
     shuffled = side(models[1][turn], "old", [IDS[row] for row in turn])
-    notes = Notes()
-    with progress.shown(notes):
-        fitted = fit_map(new, shuffled)
+    notes, fitted = show(Notes()), fit_map(new, shuffled)
     assert fitted.found_share > 0.8
     alone = next(i for i in IDS if i not in shuffled.ids)
-    assert notes.texts == [
-        f"100 images have a new embedding only, first {alone!r}; they are not used"
-    ]
+    said = f"100 images have a new embedding only, first {alone!r}; they are not used"
+    assert notes.texts == [said]
     with pytest.raises(UserError, match="0 ids in common, such as 'image 0' and 'x 0'"):
         fit_map(new, side(models[1], "old", [f"x {i}" for i in range(300)]))
 
@@ -124,14 +122,12 @@ def test_a_map_the_wrong_way_round_writes_nothing(models):
     """Both spaces have one dimension, and the user has given the files the wrong names."""
     truth = models[0]
     new, old = side(truth, "new"), side(truth @ rotation(12, seed=3), "old")
-    fitted = fit_map(new, old, direction="forward", kind="procrustes")
-    assert fitted.found_share == 1
-    mislabelled = side(new.vectors, "old")
-    with pytest.raises(UserError, match=r"only \d+% of 30 known queries find their mates"):
-        apply_map(fitted, mislabelled)
-    backward = fit_map(new, old, kind="procrustes")
-    with pytest.raises(UserError, match=r"only \d+% of 30 known queries find their mates"):
-        apply_map(backward, side(old.vectors, "new"))
+    mislabelled = {"forward": side(new.vectors, "old"), "backward": side(old.vectors, "new")}
+    for direction, wrong in mislabelled.items():
+        fitted = fit_map(new, old, direction=direction, kind="procrustes")
+        assert fitted.found_share == 1
+        with pytest.raises(UserError, match=r"only \d+% of 30 known queries find their mates"):
+            apply_map(fitted, wrong)
 
 
 def test_rows_of_other_images_need_known_embeddings_of_the_target_space(new, old, models):
@@ -149,8 +145,7 @@ def test_rows_of_other_images_need_known_embeddings_of_the_target_space(new, old
 
 
 def test_without_classes_each_image_counts_the_same(models):
-    plain = [side(v, n, labelled=False) for v, n in zip(models, ("new", "old"), strict=True)]
-    assert fit_map(*plain).found_share > 0.8
+    assert fit_map(*without_classes(models)).found_share > 0.8
 
 
 def changed_row(embeddings, row, value):

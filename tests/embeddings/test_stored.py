@@ -6,11 +6,10 @@ import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
 from tests.models.cases import small_model
-from tests.notes import Notes
-from unibct import progress
+from tests.notes import Notes, show
 from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
-from unibct.embeddings.store import NO_CLASS, Embeddings
+from unibct.embeddings.store import Embeddings
 from unibct.embeddings.stored import (
     StoredEmbeddings,
     content_fingerprint,
@@ -83,15 +82,13 @@ def test_rows_are_found_by_id(glyph_classes, tmp_path):
 def test_missing_and_surplus_ids_are_counted_and_the_first_is_named(glyph_classes):
     images = glyph_classes.select(range(10))
     old = stored([*images.ids[:7], "one more", "two more"])
-    message = (
-        f"old.npy has no embedding of 3 of 10 images of .*, first {re.escape(repr(images.ids[7]))}"
-    )
-    with pytest.raises(UserError, match=message):
+    first = re.escape(repr(images.ids[7]))
+    with pytest.raises(
+        UserError, match=f"old.npy has no .* of 3 of 10 images of .*, first {first}"
+    ):
         embed(old, images)
-    notes = Notes()
-    with progress.shown(notes):
-        skipping = replace(images, skip_bad=True)
-        assert len(embed(old, skipping)) == 7
+    notes, skipping = show(Notes()), replace(images, skip_bad=True)
+    assert len(embed(old, skipping)) == 7
     assert "old.npy has 2 embeddings of none of the" in notes.texts[0]
     assert "first 'one more'" in notes.texts[0]
     assert "left out 3 images" in notes.texts[1]
@@ -121,21 +118,16 @@ def test_rows_are_images_of_one_row(tmp_path):
 
 
 def test_what_cannot_be_data_is_refused():
-    full = random_embeddings(3)
-    plain = Embeddings(full.vectors, full.ids, np.full(3, NO_CLASS), (), "")
     with pytest.raises(UserError, match="x has no classes: add a column `label`"):
-        vector_set(plain, "x")
+        vector_set(random_embeddings(3, classes=(), fingerprint=""), "x")
     for given in ((None, None), ("glyphs:val", "a.npy")):
         with pytest.raises(UserError, match="give DATA, the images, or --from-embeddings"):
             training_data(*given, None)
     with pytest.raises(UserError, match="takes images, not finished vectors"):
-        embed(small_model(), vector_set(full, "x"))
+        embed(small_model(), vector_set(random_embeddings(3), "x"))
 
 
 def test_numbers_of_classes_keep_their_source():
-    plain = random_embeddings(9)
     for source, expected in (("train.rec x", "train.rec x"), (None, None), ("unknown", None)):
-        rows = Embeddings(
-            plain.vectors, plain.ids, plain.labels, plain.class_names, "m", class_source=source
-        )
+        rows = random_embeddings(9, class_source=source)
         assert vector_set(rows, "x").class_source == expected

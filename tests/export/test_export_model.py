@@ -72,13 +72,14 @@ def test_a_thousand_images_whatever_is_given(glyph_classes):
 @pytest.mark.usefixtures("ready_graphs")
 def test_the_file_is_checked_and_described(mapped_model, tmp_path):
     model = mapped_model
-    export = export_model(model, tmp_path / "new" / "m.onnx")
+    path, text = (tmp_path / "new" / name for name in ("m.onnx", "m.onnx.json"))
+    export = export_model(model, path)
     assert export.agreement.images == 1000
     assert export.agreement.lowest >= 0.99999
-    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["m.onnx", "m.onnx.json"]
-    described = json.loads((tmp_path / "new" / "m.onnx.json").read_text())
+    assert sorted(path.parent.iterdir()) == [path, text]
+    described = json.loads(text.read_text())
     assert described["fingerprint"] == model.fingerprint
-    assert described["bytes"] == (tmp_path / "new" / "m.onnx").stat().st_size
+    assert described["bytes"] == path.stat().st_size
     assert described["input"]["layout"] == "nhwc"
     assert "int8" not in described
 

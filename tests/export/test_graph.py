@@ -32,28 +32,28 @@ def some_pixels(model, count=5):
     return np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
 
 
+def require_same_embeddings(model):
+    pixels = some_pixels(model)
+    got = PixelsToEmbeddings(model)(torch.from_numpy(pixels)).detach().numpy()
+    assert got.shape == (5, model.dim)
+    assert np.allclose(got, model.embed_pixels(pixels), atol=1e-5)
+
+
 def test_the_module_gives_the_embeddings_of_the_model(mapped_model):
     for model in (small_model(), mapped_model):
-        pixels = some_pixels(model)
-        got = PixelsToEmbeddings(model)(torch.from_numpy(pixels)).detach().numpy()
-        assert got.shape == (5, model.dim)
-        assert np.allclose(got, model.embed_pixels(pixels), atol=1e-5)
+        require_same_embeddings(model)
 
 
 def test_a_projection_into_the_old_space_is_inside_if_it_is_asked_for():
     model = small_model()
     add_projection(model.network, 16, 5)
-    old_space, pixels = OldSpaceModel(model), some_pixels(model)
+    old_space = OldSpaceModel(model)
     for exported in (model, old_space):
-        got = PixelsToEmbeddings(exported)(torch.from_numpy(pixels)).detach().numpy()
-        assert got.shape == (5, exported.dim)
-        assert np.allclose(got, exported.embed_pixels(pixels), atol=1e-5)
+        require_same_embeddings(exported)
     own, projected = file_metadata(model), file_metadata(old_space)
     assert (own["unibct.space"], projected["unibct.space"]) == ("own", "old")
-    assert (projected["unibct.dim"], projected["unibct.fingerprint"]) == (
-        "5",
-        old_space.fingerprint,
-    )
+    assert projected["unibct.dim"] == "5"
+    assert projected["unibct.fingerprint"] == old_space.fingerprint
     assert own["unibct.fingerprint"] == model.fingerprint
 
 
@@ -65,18 +65,10 @@ def test_the_file_takes_any_batch_and_says_what_it_takes(mapped_model, mapped_fi
         want = mapped_model.embed_pixels(pixels)
         assert np.allclose(exported.embed_pixels(pixels), want, atol=1e-5)
     found = exported.metadata
-    assert json.loads(found["unibct.input"]) == {
-        "height": 18,
-        "width": 20,
-        "channels": 3,
-        "mean": [0.1, 0.2, 0.3],
-        "std": [0.3, 0.2, 0.1],
-        "resize": "crop, bilinear",
-        "fit": "crop",
-        "layout": "nhwc",
-        "order": "rgb",
-        "dtype": "uint8",
-    }
+    numbers = {"height": 18, "width": 20, "channels": 3, "mean": [0.1, 0.2, 0.3]}
+    words = {"fit": "crop", "layout": "nhwc", "order": "rgb", "dtype": "uint8"}
+    words |= {"resize": "crop, bilinear", "std": [0.3, 0.2, 0.1]}
+    assert json.loads(found["unibct.input"]) == numbers | words
     assert (found["unibct.dim"], found["unibct.fingerprint"]) == ("16", mapped_model.fingerprint)
     assert found == file_metadata(mapped_model)
     assert [p.name for p in mapped_file.parent.iterdir()] == ["model.onnx"]  # one file

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 from dataclasses import replace
 
@@ -22,11 +21,10 @@ from unibct.maps.vector_map import VectorMap
 
 
 def small_map(direction="forward", matrix=None):
-    matrix = torch.eye(3, 2) if matrix is None else matrix
+    layer = (torch.eye(3, 2) if matrix is None else matrix, None)
     known = KnownPairs(("a",), np.ones((1, 3), np.float32), np.ones((1, 2), np.float32))
-    return SpaceMap(
-        VectorMap("linear", ((matrix, None),)), direction, "new model", "old model", known, 1.0
-    )
+    linear = VectorMap("linear", (layer,))
+    return SpaceMap(linear, direction, "new model", "old model", known, 1.0)
 
 
 def test_source_and_target_follow_the_direction():
@@ -42,12 +40,8 @@ def test_source_and_target_follow_the_direction():
 
 def test_the_fingerprint_follows_everything_that_decides_the_rows():
     base = small_map()
-    others = [
-        small_map("backward"),
-        small_map(matrix=2 * torch.eye(3, 2)),
-        dataclasses.replace(base, new_model="other"),
-        dataclasses.replace(base, old_model="other"),
-    ]
+    others = [small_map("backward"), small_map(matrix=2 * torch.eye(3, 2))]
+    others += [replace(base, new_model="other"), replace(base, old_model="other")]
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 5
     assert base.fingerprint == small_map().fingerprint
 
@@ -95,15 +89,14 @@ def test_a_changed_direction_or_a_missing_file_is_found(tmp_path):
     save_map(small_map(), tmp_path / "map")
     path = tmp_path / "map/map.json"
     description = json.loads(path.read_text())
-    path.write_text(json.dumps(description | {"direction": "backward"}))
-    with pytest.raises(UserError, match="does not belong to"):
-        load_map(tmp_path / "map")
-    path.write_text(json.dumps(description | {"format": 9}))
-    with pytest.raises(UserError, match="has format 9"):
-        load_map(tmp_path / "map")
-    path.write_text("{}")
-    with pytest.raises(UserError, match="cannot be read as a map"):
-        load_map(tmp_path / "map")
+    for content, message in [
+        (description | {"direction": "backward"}, "does not belong to"),
+        (description | {"format": 9}, "has format 9"),
+        ({}, "cannot be read as a map"),
+    ]:
+        path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match=message):
+            load_map(tmp_path / "map")
     with pytest.raises(UserError, match="is not a map folder"):
         load_map(tmp_path)
 

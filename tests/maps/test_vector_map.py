@@ -30,7 +30,6 @@ def pairs_of(new, old, weights):
     return Pairs(*map(torch.from_numpy, (new, old, weights)), torch.empty(0))
 
 
-@pytest.mark.usefixtures("short_maps")
 def test_every_class_counts_the_same():
     labels = np.array([7, 2, 2, 7, 2, 2, 9])
     weights = balanced_weights(labels, 7).numpy()
@@ -91,20 +90,13 @@ def test_the_dimensions_may_differ(kind):
     assert fitted(kind, new, old, labels)(new[:2]).shape == (2, 3)
 
 
-@pytest.mark.usefixtures("short_maps")
 def test_two_layers_have_a_relu_between_them():
-    vector_map = VectorMap(
-        "mlp",
-        (
-            (torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0.0, 0.2])),
-            (torch.tensor([[3.0, 1.0], [0.0, 1.0]]), torch.tensor([0.0, 0.0])),
-        ),
-    )
+    layers = ([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.2]), ([[3.0, 1.0], [0.0, 1.0]], [0.0, 0.0])
+    vector_map = VectorMap("mlp", [tuple(map(torch.tensor, layer)) for layer in layers])
     # (−6, 8) is (−0.6, 0.8) at length 1, then (−0.6, 1), (0, 1), (1, 1).
     assert np.allclose(vector_map(np.array([[-6.0, 8.0]])), [[0.5**0.5, 0.5**0.5]])
 
 
-@pytest.mark.usefixtures("short_maps")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -131,16 +123,16 @@ def test_a_map_needs_several_different_images(kind):
     with pytest.raises(UserError, match="new is empty: a map is fitted on"):
         fitted(kind, new[:0], old[:0], labels[:0])
     lengths = np.linspace(0.5, 2, len(new))[:, None]
-    for same in (new[:1] * lengths, torch.zeros(new.shape)):
-        with pytest.raises(UserError, match="all rows of new have the same direction"):
-            fitted(kind, same, old, labels)
-    with pytest.raises(UserError, match="all rows of old have the same direction"):
-        fitted(kind, new, old[:1] * lengths, labels)
-    with pytest.raises(UserError, match="all rows of new have the same direction"):
-        fitted(kind, new[:1], old[:1], labels[:1])
+    for given, name in [
+        ((new[:1] * lengths, old, labels), "new"),
+        ((torch.zeros(new.shape), old, labels), "new"),
+        ((new, old[:1] * lengths, labels), "old"),
+        ((new[:1], old[:1], labels[:1]), "new"),
+    ]:
+        with pytest.raises(UserError, match=f"all rows of {name} have the same direction"):
+            fitted(kind, *given)
 
 
-@pytest.mark.usefixtures("short_maps")
 def test_rows_that_differ_late_are_different_rows(monkeypatch):
     monkeypatch.setattr("unibct.maps.vector_map._BLOCK", 2)
     new = np.ones((5, 2))
@@ -148,7 +140,6 @@ def test_rows_that_differ_late_are_different_rows(monkeypatch):
     assert np.isfinite(fitted("affine", new, np.eye(5, 2), np.arange(5))(new)).all()
 
 
-@pytest.mark.usefixtures("short_maps")
 def test_a_single_vector_is_refused_in_one_line():
     new, old, labels = case()
     with pytest.raises(UserError, match=r"embeddings must have the shape \(rows, dim\)"):

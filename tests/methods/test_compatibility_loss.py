@@ -28,9 +28,8 @@ def refreshed(name, old=OLD):
 def own_method(name, scale):
     names = tuple("0123")
     old = OldEmbeddings(normalize(OLD), LABELS, names, names, None)
-    return find_method(name).make(
-        old, Settings(scale=scale, margin=0.5, tau=0.05, lam=0.9, drop=0.1)
-    )
+    settings = Settings(scale=scale, margin=0.5, tau=0.05, lam=0.9, drop=0.1)
+    return find_method(name).make(old, settings)
 
 
 @pytest.mark.parametrize("name", USABLE)

@@ -78,14 +78,9 @@ def test_the_queue_of_nccl_holds_the_last_images_seen_and_survives_a_checkpoint(
         ours = method.loss(step)
         seen = [*seen, *rows][-10:]
         assert method.state()["queue"].tolist() == seen
-        want = neighbour_contrast(
-            step.embeddings,
-            step.labels,
-            own_old=old.embeddings[list(rows)],
-            others=old.embeddings[seen],
-            other_labels=old.labels[seen],
-            tau=0.05,
-        )
+        known = {"others": old.embeddings[seen], "other_labels": old.labels[seen], "tau": 0.05}
+        own_old = old.embeddings[list(rows)]
+        want = neighbour_contrast(step.embeddings, step.labels, own_old=own_old, **known)
         assert torch.equal(ours, want)
     assert len(seen) == 10
     other = Nccl(old, SETTINGS, queue=10)
@@ -179,9 +174,6 @@ def test_lce_without_class_weights_is_refused():
 def test_ract_is_its_formula_at_the_published_temperature():
     loss, step = refreshed_loss("ract")
     old_rows = knowledge().embeddings[step.rows]
-    assert torch.equal(
-        loss, mixed_contrast(step.labels, new=step.embeddings, old=old_rows, tau=0.01)
-    )
-    assert loss > contrast(
-        step.labels, new=step.embeddings, old=old_rows, tau=0.01
-    )  # more negatives
+    rows = {"new": step.embeddings, "old": old_rows, "tau": 0.01}
+    assert torch.equal(loss, mixed_contrast(step.labels, **rows))
+    assert loss > contrast(step.labels, **rows)  # more negatives

@@ -103,10 +103,8 @@ def test_fingerprint_changes_with_what_determines_the_output_only():
     assert model.fingerprint == fingerprint
     state["bn1.running_mean"][0] += 1e-3
     assert model.fingerprint != fingerprint
-    other_input = Model(small_model().network, "resnet-small", InputSpec(32, 32, 1, 0.4), 16)
-    assert other_input.fingerprint != fingerprint
-    cropped = Model(small_model().network, "resnet-small", InputSpec(32, 32, 1, fit="crop"), 16)
-    assert cropped.fingerprint != fingerprint
+    for other in (InputSpec(32, 32, 1, 0.4), InputSpec(32, 32, 1, fit="crop")):
+        assert replace(small_model(), input=other).fingerprint != fingerprint
 
 
 def test_embed_takes_many_forms(tmp_path):
@@ -116,17 +114,12 @@ def test_embed_takes_many_forms(tmp_path):
     assert want.shape == (5, 16)
     assert want.dtype == np.float32
     assert np.allclose(np.linalg.norm(want, axis=1), 1, atol=1e-6)
-    forms = [
-        images[:, :, :, None],
-        images[:, None],
-        list(images),
-        [Image.fromarray(image) for image in images],
-    ]
+    pictures = [Image.fromarray(image) for image in images]
     paths = [tmp_path / f"{i}.png" for i in range(5)]
-    for path, image in zip(paths, images, strict=True):
-        Image.fromarray(image).save(path)
-    forms += [paths, [str(path) for path in paths]]
-    for form in forms:
+    for path, picture in zip(paths, pictures, strict=True):
+        picture.save(path)
+    arrays = [images[:, :, :, None], images[:, None], list(images)]
+    for form in (*arrays, pictures, paths, [str(path) for path in paths]):
         assert np.allclose(model.embed(form, batch_size=2), want, atol=1e-5)
     tensor = model.embed(torch.from_numpy(images))
     assert isinstance(tensor, torch.Tensor)
@@ -191,8 +184,7 @@ def test_raw_embeddings_add_the_mirrored_image_and_keep_their_length():
 
 @pytest.mark.parametrize("how", ["stretch", "crop", "letterbox"])
 def test_embed_fits_the_images_as_the_input_says(how):
-    spec = InputSpec(32, 32, 1, fit=how)
-    model = Model(small_model().network, "resnet-small", spec, 16)
+    model = replace(small_model(), input=InputSpec(32, 32, 1, fit=how))
     wide = np.random.default_rng(0).integers(0, 255, (40, 90)).astype(np.uint8)
     want = model.embed_pixels(fit(wide, 32, 32, 1, how)[None].copy())
     for form in (wide, Image.fromarray(wide)):

@@ -115,9 +115,8 @@ def test_only_the_head_may_be_missing_or_of_another_shape():
 
 def test_weights_of_a_deeper_network_are_refused():
     def deep(layers):
-        return nn.Sequential(
-            nn.Sequential(*[nn.Linear(2, 2) for _ in range(layers)]), nn.Identity()
-        )
+        linear = [nn.Linear(2, 2) for _ in range(layers)]
+        return nn.Sequential(nn.Sequential(*linear), nn.Identity())
 
     tensors, more = deep(3).state_dict(), torch.ones(2)
     with pytest.raises(UserError, match=r"file has a tensor '0\.2\.weight' that"):
@@ -153,16 +152,14 @@ def test_round_trip(tmp_path):
     model = replace(small_model(training={"method": "none"}, old_fingerprint="abc"), input=spec)
     save_model(model, tmp_path / "m")
     loaded = unibct.load_model(tmp_path / "m")
-    assert loaded.fingerprint == model.fingerprint
-    assert loaded.input == spec
+    assert (loaded.fingerprint, loaded.input) == (model.fingerprint, spec)
     assert (loaded.class_names, loaded.old_fingerprint) == (("a", "b"), "abc")
     assert loaded.training == {"method": "none"}
     assert torch.equal(loaded.class_weights, model.class_weights)
     images = np.random.default_rng(0).integers(0, 255, (5, 32, 32)).astype(np.uint8)
     assert np.array_equal(model.embed(images), loaded.embed(images))
     described = json.loads((tmp_path / "m" / "model.json").read_text())
-    assert described["architecture"] == "resnet-small"
-    assert described["input"]["height"] == 32
+    assert (described["architecture"], described["input"]["height"]) == ("resnet-small", 32)
     assert not list(tmp_path.glob("**/*.tmp"))
 
 
@@ -251,14 +248,14 @@ def test_loading_names_what_is_wrong(tmp_path):
             load_model(tmp_path / place)
     save_model(small_model(), tmp_path / "m")
     save_model(small_model(1), tmp_path / "n")
-    weights = tmp_path / "m" / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes((tmp_path / "n" / "model.safetensors").read_bytes())
-    with pytest.raises(UserError, match=r"does not belong to model.json"):
-        load_model(tmp_path / "m")
-    weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="cannot be loaded as a model"):
-        load_model(tmp_path / "m")
+    weights, other = (tmp_path / name / "model.safetensors" for name in "mn")
+    for content, message in [
+        (other.read_bytes(), r"does not belong to model.json"),
+        (weights.read_bytes()[:9999], "cannot be loaded as a model"),
+    ]:
+        weights.write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            load_model(tmp_path / "m")
     description = tmp_path / "n" / "model.json"
     described = json.loads(description.read_text())
     without_classes = {key: value for key, value in described.items() if key != "classes"}
@@ -295,9 +292,8 @@ def test_an_adapted_model_keeps_its_map(tmp_path):
     assert (loaded.vector_map.kind, loaded.old_fingerprint) == ("procrustes", old.fingerprint)
     images = np.random.default_rng(0).integers(0, 255, (5, 32, 32)).astype(np.uint8)
     assert np.array_equal(model.embed(images), loaded.embed(images))
-    assert np.allclose(
-        loaded.embed(images), small_model().embed(images) @ turn.T.numpy(), atol=1e-5
-    )
+    turned = small_model().embed(images) @ turn.T.numpy()
+    assert np.allclose(loaded.embed(images), turned, atol=1e-5)
     save_model(small_model(), tmp_path / "m")
     assert not (tmp_path / "m" / "adapter.safetensors").exists()
 

@@ -283,9 +283,8 @@ def test_kinds_of_arrays_and_order():
     v, x, labels = classes_of([4, 6, 5])
     v, x = v.astype(np.float32), x.astype(np.float32)
     ours = class_prototypes(labels, old=v, new=x)
-    theirs = class_prototypes(
-        torch.from_numpy(labels), old=torch.from_numpy(v), new=torch.from_numpy(x)
-    )
+    tensors = [torch.from_numpy(array) for array in (labels, v, x)]
+    theirs = class_prototypes(tensors[0], old=tensors[1], new=tensors[2])
     assert isinstance(ours, np.ndarray)
     assert isinstance(theirs, torch.Tensor)
     assert np.allclose(ours, theirs.numpy(), atol=1e-6)

@@ -24,6 +24,8 @@ train = partial(train_anywhere, device="cpu")
 RECIPE = load_recipe("glyphs", TINY)
 AUGMENTED = load_recipe("glyphs", [*TINY, "flip=true", "crop=0.1", "colour=0.1"])
 SMALL = RECIPE.updated(epochs=2, batch_size=8, refresh_epochs=())
+SHORT = SMALL.updated(epochs=1, warmup_epochs=0)
+FINISHED = ["classifier.safetensors", "metrics.csv", "model.json", "model.safetensors"]
 
 
 def small_context(images, recipe, *, ranks=ALONE, out="nowhere", workers=None, **options):
@@ -47,6 +49,10 @@ def stopped_before_epoch(epoch):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(TrainingLoop, "take_steps", stopping)
         yield
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 def metrics(folder):

@@ -3,9 +3,8 @@ import pytest
 
 from tests.conftest import TINY
 from tests.export.exported_files import OWN
-from tests.notes import Notes
+from tests.notes import Notes, show
 from tests.training.runs import AUGMENTED, RECIPE, SMALL, stopped_before_epoch, train
-from unibct import progress
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.embeddings.extraction import embed
@@ -57,9 +56,8 @@ def test_the_embedded_images_keep_their_recipe():
 
 
 def test_one_line_says_what_why_and_how_to_change_it():
-    notes = Notes()
-    with progress.shown(notes):
-        recipe = recipe_for(image_set(80, 90, colour=False), ["lr=0.01"])
+    notes = show(Notes())
+    recipe = recipe_for(image_set(80, 90, colour=False), ["lr=0.01"])
     assert recipe == load_recipe("photographs", ["channels=1", "lr=0.01"])
     [line] = notes.texts
     assert line.startswith("recipe photographs with channels=1 (resnet-small on 48×48 grey): ")
@@ -99,9 +97,8 @@ def test_nothing_readable_is_left_to_the_reader_s_message(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.png").write_bytes(b"no image")
-    notes = Notes()
-    with progress.shown(notes):
-        assert recipe_for(open_images(tmp_path)) == load_recipe("glyphs")
+    notes = show(Notes())
+    assert recipe_for(open_images(tmp_path)) == load_recipe("glyphs")
     assert "median unreadable" in notes.texts[0]
 
 
@@ -122,23 +119,20 @@ def test_a_recipe_for_images_is_made_one_for_vectors(four_classes):
     chosen = AUGMENTED.updated(architecture="projection-mlp")
     assert fitted_recipe(chosen, data).architecture == "projection-mlp"
     assert fitted_recipe(AUGMENTED, four_classes) is AUGMENTED
-    assert recipe_for(data, ["epochs=4"]) == fitted_recipe(
-        load_recipe("glyphs", ["epochs=4"]), data
-    )
+    changed = load_recipe("glyphs", ["epochs=4"])
+    assert recipe_for(data, ["epochs=4"]) == fitted_recipe(changed, data)
 
 
 def test_settings_for_images_are_named(four_classes):
-    data, notes = vector_set(vectors(12, "new"), "x"), Notes()
+    data, notes = vector_set(vectors(12, "new"), "x"), show(Notes())
     given = SMALL.updated(architecture="resnet18", flip=True, crop=0.3)
     unused = unused_settings(given, fitted_recipe(given, data))
     assert "not used on finished vectors: architecture = resnet18" in unused
     assert "flip = True, crop = 0.3" in unused
-    with progress.shown(notes):
-        recipe_for(data, ["flip=true", "lr=0.2"])
+    recipe_for(data, ["flip=true", "lr=0.2"])
     assert notes.texts[0].endswith("not used on finished vectors: flip = True")
     assert len(notes.texts) == 2
-    with progress.shown(notes):
-        recipe_for(data, ["lr=0.2"])
+    recipe_for(data, ["lr=0.2"])
     assert len(notes.texts) == 3
     assert unused_settings(given, fitted_recipe(given, four_classes)) is None
 

@@ -6,9 +6,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from tests.notes import Notes
+from tests.notes import Notes, show
 from tests.training.runs import AUGMENTED, RECIPE, SMALL, metrics, require_same, train
-from unibct import progress
 from unibct.errors import UserError
 from unibct.training import run_folder
 from unibct.training.loop import TrainingLoop, stop_request
@@ -61,9 +60,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
     assert torch.equal(second.class_weights, alone[MIXBCT].class_weights)
     rows = metrics(tmp_path / "second")
     assert rows[0] == metrics(tmp_path / "first")[0]
-    losses = [
-        [row["loss_cls"] for row in metrics(tmp_path / n)] for n in ("second", f"{MIXBCT} alone")
-    ]
+    losses = [[row["loss_cls"] for row in r] for r in (rows, metrics(tmp_path / f"{MIXBCT} alone"))]
     assert losses[0] == losses[1]
     assert second.fingerprint != first.fingerprint
 
@@ -140,10 +137,8 @@ def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes
 @pytest.mark.slow
 def test_a_warm_up_that_cannot_be_shared_is_said(four_classes, four_classes_old, tmp_path):
     (tmp_path / "file").write_text("no folder")
-    notes = Notes()
-    options = {"old": four_classes_old, "method": "contrast"}
-    with progress.shown(notes):
-        model = train(four_classes, SMALL, tmp_path / "m", cache=tmp_path / "file", **options)
+    notes, options = show(Notes()), {"old": four_classes_old, "method": "contrast"}
+    model = train(four_classes, SMALL, tmp_path / "m", cache=tmp_path / "file", **options)
     alone = train(four_classes, SMALL, tmp_path / "alone", **options)
     assert model.fingerprint == alone.fingerprint
     assert sum("the next run warms up by itself" in text for text in notes.texts) == 1
@@ -169,8 +164,7 @@ def test_a_run_stopped_within_an_epoch_goes_on_to_the_bit(
     recipe = AUGMENTED.updated(**changes)
     options = {"old": eighty_old, "method": method, "resume": True}
     train(eighty_images, recipe, tmp_path / "whole", **options)
-    take, rng = TrainingStep.take, random.Random(workers)
-    stops = 0
+    take, rng, stops = TrainingStep.take, random.Random(workers), 0
 
     def stopping(self, *arguments):
         result = take(self, *arguments)

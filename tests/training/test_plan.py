@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.models.cases import small_model
 from tests.notes import Notes, show
-from tests.training.runs import RECIPE, SMALL, small_context, train
+from tests.training.runs import RECIPE, SHORT, SMALL, small_context, train
 from unibct.arrays import normalized
 from unibct.distributed.ranks import Ranks
 from unibct.embeddings.extraction import embed
@@ -69,16 +69,10 @@ def test_an_epoch_is_counted_batch_by_batch(images, batch_size):
 def test_a_short_training_is_stretched_as_a_whole(
     images, batch_size, epochs, steps, marks, schedule
 ):
-    recipe = Recipe(
-        epochs=epochs,
-        batch_size=batch_size,
-        steps=steps,
-        milestones=tuple(sorted(marks)),
-        refresh_epochs=tuple(sorted(marks)),
-        warmup_epochs=epochs - 1,
-        lr_warmup_epochs=epochs / 4,
-        schedule=schedule,
-    )
+    marks = tuple(sorted(marks))
+    later = {"milestones": marks, "refresh_epochs": marks, "warmup_epochs": epochs - 1}
+    given = {"epochs": epochs, "batch_size": batch_size, "steps": steps, "schedule": schedule}
+    recipe = Recipe(**later, **given, lr_warmup_epochs=epochs / 4)
     longer = with_enough_epochs(recipe, images)
     in_an_epoch = len(counted_batches(images, batch_size))
     enough = epochs
@@ -86,7 +80,7 @@ def test_a_short_training_is_stretched_as_a_whole(
         enough += 1
     assert longer.epochs == enough
     factor = Fraction(enough, epochs)
-    expected = tuple(nearest(mark * factor) for mark in sorted(marks))
+    expected = tuple(nearest(mark * factor) for mark in marks)
     assert longer.milestones == longer.refresh_epochs == expected
     assert longer.warmup_epochs == nearest((epochs - 1) * factor) < enough
     assert longer.lr_warmup_epochs == pytest.approx(float(factor) * epochs / 4)
@@ -133,6 +127,7 @@ def test_epochs_that_the_user_gives_are_not_stretched():
 
 PLUS, PAPER = find_method("unibct-plus"), find_method("unibct")
 RESNET = Recipe(architecture="resnet-small")
+STILL = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
 SMALL_ENTRY = find_architecture("resnet-small")
 
 
@@ -188,16 +183,14 @@ def test_a_recipe_that_asks_for_it_gets_it_or_an_error():
 
 
 def test_a_model_records_from_where_it_started(four_classes, four_classes_old, tmp_path):
-    recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
-    model = train(four_classes, recipe, tmp_path / "new", old=four_classes_old)
+    model = train(four_classes, STILL, tmp_path / "new", old=four_classes_old)
     assert model.training["recipe"]["warm_start"] is True
     pairs = zip(model.network.parameters(), four_classes_old.network.parameters(), strict=True)
     assert all(torch.allclose(new, old, atol=1e-6) for new, old in pairs)
 
 
 def test_a_larger_network_grows_from_the_old_one(four_classes, four_classes_old, tmp_path):
-    recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
-    wide = recipe.updated(architecture="resnet-small-wide")
+    wide = STILL.updated(architecture="resnet-small-wide")
     model = train(four_classes, wide, tmp_path / "new", old=four_classes_old)
     assert model.training["recipe"]["warm_start"] is True
     assert model.architecture == "resnet-small-wide"
@@ -208,19 +201,16 @@ def test_a_larger_network_grows_from_the_old_one(four_classes, four_classes_old,
 
 
 def test_a_weight_average_begins_with_the_old_weights(four_classes, four_classes_old, tmp_path):
-    recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
-    averaged = recipe.updated(warm_start=True)
+    averaged = STILL.updated(warm_start=True)
     options = {"old": four_classes_old, "method": "unibct"}
-    similarities = []
+    similarities, refresh = [], Prototypes.refresh
 
     def refreshed(self, new_embeddings):
         old = torch.from_numpy(embed(four_classes_old, four_classes).vectors)
-        similarities.append(
-            float((torch.nn.functional.normalize(new_embeddings) * old).sum(1).min())
-        )
+        cosines = (torch.nn.functional.normalize(new_embeddings) * old).sum(1)
+        similarities.append(float(cosines.min()))
         return refresh(self, new_embeddings)
 
-    refresh = Prototypes.refresh
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Prototypes, "refresh", refreshed)
         train(four_classes, averaged, tmp_path / "new", **options)
@@ -239,13 +229,10 @@ def test_another_release_of_a_library_builds_the_same_network():
 def test_old_weights_that_replace_chosen_ones_are_mentioned(
     four_classes, four_classes_old, tmp_path
 ):
-    recipe = SMALL.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
-    weights, notes = str(tmp_path / "other"), Notes()
-    show(notes)
+    weights, notes = str(tmp_path / "other"), show(Notes())
     save_model(four_classes_old, weights)
-    asked = recipe.updated(warm_start=True, weights=weights)
-    options = {"old": four_classes_old}
-    train(four_classes, asked, tmp_path / "new", **options)
+    asked = SHORT.updated(size=16, lr=1e-9, warm_start=True, weights=weights)
+    train(four_classes, asked, tmp_path / "new", old=four_classes_old)
     assert f"warm_start: from the old model's weights, not from {weights}" in notes.texts
 
 
@@ -295,21 +282,11 @@ def test_a_warm_up_is_shared_by_runs_that_differ_later_only(four_classes, four_c
     later = {"eta": 5.0, "tau": 0.5, "lam": 0.1, "drop": 0.3, "refresh_epochs": (2,)}
     assert digest() == digest(method="none") == digest(method="advbct@warmup_epochs=1", **later)
     assert digest(warm_start=False) == digest()
-    others = [
-        digest(**changes)
-        for changes in (
-            {"pixels": "q"},
-            {"lr": 0.2},
-            {"epochs": 4},
-            {"momentum": 0.5},
-            {"margin": 0.1},
-            {"architecture": "resnet-small-wide"},
-        )
-    ]
-    assert len({digest(), *others}) == 7
-    assert digest(method="unibct-plus") is None
-    assert digest(warmup_epochs=0) is None
-    assert digest(warm_start=True) is None
+    earlier = {"pixels": "q", "lr": 0.2, "epochs": 4, "momentum": 0.5, "margin": 0.1}
+    earlier["architecture"] = "resnet-small-wide"
+    assert len({digest(), *(digest(**{k: value}) for k, value in earlier.items())}) == 7
+    for none in ({"method": "unibct-plus"}, {"warmup_epochs": 0}, {"warm_start": True}):
+        assert digest(**none) is None
 
 
 def test_the_two_recipes_of_an_upgrade():

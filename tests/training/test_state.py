@@ -4,12 +4,7 @@ from types import SimpleNamespace
 import torch
 
 from tests.distributed.twins import Twins
-from tests.training.runs import (
-    AUGMENTED,
-    SMALL,
-    small_context,
-    train,
-)
+from tests.training.runs import AUGMENTED, SMALL, small_context, train
 from unibct.distributed.ranks import Ranks
 from unibct.training import loop
 from unibct.training import state as class_weights
@@ -73,8 +68,7 @@ def test_all_ranks_get_the_first_one_s_running_means(four_classes, tmp_path):
             sent.append(tensor.data_ptr())
             return tensor
 
-    recipe = SMALL.updated(sync_batch_norm=False)
-    context = small_context(four_classes, recipe, out=tmp_path)
+    context = small_context(four_classes, SMALL.updated(sync_batch_norm=False), out=tmp_path)
     state = initial_state(context)
     share_buffers(replace(context, ranks=Listening()), state)
     buffers = {buffer.data_ptr() for buffer in state.network.buffers()}

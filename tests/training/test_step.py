@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.runs import (
-    AUGMENTED,
-    SMALL,
-    last_checkpoint,
-    small_context,
-    train,
-)
+from tests.training.runs import AUGMENTED, SMALL, last_checkpoint, small_context, train
 from unibct.methods.base import Method
 from unibct.models.model_folder import load_model
 from unibct.training import run_folder
@@ -25,9 +19,8 @@ from unibct.training.step import TrainingStep
 def test_other_precisions_train(precision, eighty_images, eighty_old, tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
     recipe = AUGMENTED.updated(precision=precision)
-    options = {"old": eighty_old}
-    train(eighty_images, recipe, tmp_path / "whole", **options)
-    exact = train(eighty_images, AUGMENTED, tmp_path / "exact", **options)
+    train(eighty_images, recipe, tmp_path / "whole", old=eighty_old)
+    exact = train(eighty_images, AUGMENTED, tmp_path / "exact", old=eighty_old)
     near, state = load_model(tmp_path / "whole"), last_checkpoint(tmp_path / "whole").state
     assert exact.fingerprint != near.fingerprint
     losses = [row["loss_cls"] for row in state["metrics"]]

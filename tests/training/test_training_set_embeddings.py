@@ -66,15 +66,13 @@ def test_two_runs_may_fill_the_same_cache_at_once(
     monkeypatch.setattr(Model, "embed_pixels", counted)
 
     def cached_vectors(_):
-        return np.asarray(
-            cache.cached_embeddings(four_classes_old, pixels, tmp_path / "cache" / "e").vectors
-        )
+        found = cache.cached_embeddings(four_classes_old, pixels, tmp_path / "cache" / "e")
+        return np.asarray(found.vectors)
 
     with ThreadPoolExecutor(3) as pool:
-        results = list(pool.map(cached_vectors, range(3)))
+        first, *others = pool.map(cached_vectors, range(3))
     assert embedded == [len(four_classes)]
-    assert np.array_equal(results[0], results[1])
-    assert np.array_equal(results[0], results[2])
+    assert all(np.array_equal(first, other) for other in others)
 
 
 def test_a_refresh_and_the_score_scale_are_no_tasks_of_their_own(
@@ -89,10 +87,8 @@ def test_a_refresh_and_the_score_scale_are_no_tasks_of_their_own(
     recipe = SMALL.updated(size=24, epochs=3, warmup_epochs=1, refresh_epochs=(2,))
     with progress.shown(Tasks()):
         train(four_classes, recipe, tmp_path / "m", old=four_classes_old, method="unibct")
-    assert [label for label in labels if label != "reading images"] == [
-        "old embeddings",
-        "training",
-    ]
+    own = [label for label in labels if label != "reading images"]
+    assert own == ["old embeddings", "training"]
 
 
 @pytest.mark.parametrize("name", ["contrast", "unibct", "bct", "none"])
@@ -112,18 +108,10 @@ def test_stored_old_embeddings_train_the_same_model_as_their_model(
     four_classes, four_classes_old, tmp_path
 ):
     embeddings = embed(four_classes_old, four_classes)
-    shuffled = np.random.default_rng(0).permutation(len(four_classes))
-    write_embeddings(
-        Embeddings(
-            np.asarray(embeddings.vectors)[shuffled],
-            tuple(embeddings.ids[row] for row in shuffled),
-            np.full(len(shuffled), -1),
-            (),
-            embeddings.fingerprint,
-        ),
-        tmp_path / "old.npy",
-        "npy",
-    )
+    order = np.random.default_rng(0).permutation(len(four_classes))
+    vectors, ids = np.asarray(embeddings.vectors)[order], [embeddings.ids[row] for row in order]
+    shuffled = Embeddings(vectors, ids, np.full(len(ids), -1), (), embeddings.fingerprint)
+    write_embeddings(shuffled, tmp_path / "old.npy", "npy")
     stored = open_embedder(tmp_path / "old.npy")
     recipe = SMALL.updated(seed=3, warm_start=False)
     prints = [

@@ -9,7 +9,16 @@ import torch
 
 from tests.notes import Notes, show
 from tests.tiny_models import LARGEST_SHIFT
-from tests.training.runs import RECIPE, SMALL, metrics, stopped_before_epoch, train
+from tests.training.runs import (
+    FINISHED,
+    RECIPE,
+    SHORT,
+    SMALL,
+    metrics,
+    names_in,
+    stopped_before_epoch,
+    train,
+)
 from unibct import progress
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
@@ -64,14 +73,13 @@ def test_metrics_have_the_recall_of_classes_that_were_not_trained_on(validated_r
         embedded = embed(load_model(folder), sets.validation)
         assert float(row["recall_at_1"]) == recall_at_1(embedded.vectors, labels)
         described = json.loads((folder / "model.json").read_text())["training"]
-        assert described["validation"]["classes"] == 3
-        assert described["validation"]["images"] == 36
-        assert described["validated"]["epoch"] == int(row["epoch"])
-        assert described["validated"]["recall_at_1"] == float(row["recall_at_1"])
-        assert described["validated"]["best_epoch"] == int(best["epoch"])
+        validation, validated = described["validation"], described["validated"]
+        assert (validation["classes"], validation["images"]) == (3, 36)
+        epochs = (validated["epoch"], validated["best_epoch"])
+        assert epochs == (int(row["epoch"]), int(best["epoch"]))
+        assert validated["recall_at_1"] == float(row["recall_at_1"])
     assert list(rows[0])[-2:] == ["recall_at_1", "pixel_recall_at_1"]
-    files = {"best", "classifier.safetensors", "metrics.csv", "model.json", "model.safetensors"}
-    assert {path.name for path in out.iterdir()} == files
+    assert names_in(out) == ["best", *FINISHED]
 
 
 def test_each_epoch_and_the_best_one_are_reported(validated_run):
@@ -108,8 +116,7 @@ def test_a_stopped_run_keeps_its_classes_and_its_metrics(validated_run, glyph_cl
 
 
 def test_a_run_without_validation_goes_on_without_it(four_classes, four_classes_old, tmp_path):
-    many = four_classes_old.training
-    assert "validation" not in many
+    assert "validation" not in four_classes_old.training
     with stopped_before_epoch(1):
         train(four_classes, SMALL, tmp_path / "m", validation=0)
     with pytest.raises(UserError, match=r"its validation is 0\.0, not 0\.5"):
@@ -133,22 +140,20 @@ def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
     )
     assert best_row(context, rows)["epoch"] == 2
     assert best_row(context, rows[:1]) is None
-    notes = Notes()
-    show(notes)
+    notes = show(Notes())
     note_result(context, rows)
     assert notes.texts == [
         "best epoch: 3 (the last one has 70.0 %), recall@1 80.0 % (raw pixels 50.0 %) on 2 "
         "classes that were set aside"
     ]
-    weak = Notes()
-    show(weak)
-    note_result(context, [*rows[:2], rows[1] | {"recall_at_1": 0.54}])
+    weak, weak_row = show(Notes()), rows[1] | {"recall_at_1": 0.54}
+    note_result(context, [*rows[:2], weak_row])
     assert len(weak.texts) == 1
-    note_result(context, [rows[1] | {"recall_at_1": 0.54}])
+    note_result(context, [weak_row])
     assert weak.texts[1].startswith("best epoch: 2 (the last one), recall@1 54.0 %")
     assert weak.texts[2].startswith("this model is hardly better than raw pixels")
     images.vector_dim = 8  # finished vectors are trained on
-    note_result(context, [rows[1] | {"recall_at_1": 0.54}])
+    note_result(context, [weak_row])
     assert "recall@1 54.0 % (the given vectors 50.0 %)" in weak.texts[3]
     assert weak.texts[4].startswith("this model is hardly better than the given vectors")
 
@@ -157,14 +162,12 @@ def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
 def test_a_run_from_old_weights_measures_on_new_classes_and_keeps_them(
     glyph_classes, four_classes_old, tmp_path
 ):
-    notes, short = Notes(), SMALL.updated(epochs=1, warmup_epochs=0)
-    show(notes)
-    options = OPTIONS | {"old": four_classes_old}
-    model = train(glyph_classes, short, tmp_path / "m", **options)
+    notes, options = show(Notes()), OPTIONS | {"old": four_classes_old}
+    model = train(glyph_classes, SHORT, tmp_path / "m", **options)
     assert set(four_classes_old.class_names) <= set(model.class_names)
     assert len(model.class_names) == 9
     assert not any("may have learnt them" in text for text in notes.texts)
-    again = train(glyph_classes, short, tmp_path / "m", resume=True, **options)
+    again = train(glyph_classes, SHORT, tmp_path / "m", resume=True, **options)
     assert again.class_names == model.class_names
 
 
@@ -172,26 +175,21 @@ def test_a_run_from_old_weights_measures_on_new_classes_and_keeps_them(
 def test_a_run_of_an_earlier_version_keeps_the_classes_that_it_drew_from_all(
     glyph_classes, four_classes_old, tmp_path, monkeypatch
 ):
-    short = SMALL.updated(epochs=1, warmup_epochs=0)
     options = OPTIONS | {"old": four_classes_old}
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "unibct.training.plan.set_aside", lambda *arguments: set_aside(*arguments[:3])
-        )
-        model = train(glyph_classes, short, tmp_path / "m", **options)
+        patch.setattr("unibct.training.plan.set_aside", lambda *given: set_aside(*given[:3]))
+        model = train(glyph_classes, SHORT, tmp_path / "m", **options)
     assert model.class_names == set_aside(glyph_classes, SHARE, seed=1).training.class_names
     assert not set(four_classes_old.class_names) <= set(model.class_names)
-    again = train(glyph_classes, short, tmp_path / "m", resume=True, **options)
+    again = train(glyph_classes, SHORT, tmp_path / "m", resume=True, **options)
     assert again.class_names == model.class_names
 
 
 def test_a_run_from_old_weights_says_if_the_old_model_may_know_the_classes(
     four_classes, four_classes_old, tmp_path
 ):
-    notes = Notes()
-    show(notes)
-    options = {"old": four_classes_old, "validation": 0.5}
-    train(four_classes, SMALL.updated(epochs=1, warmup_epochs=0), tmp_path / "m", **options)
+    notes = show(Notes())
+    train(four_classes, SHORT, tmp_path / "m", old=four_classes_old, validation=0.5)
     assert "may have learnt them: recall@1 on new classes is lower" in notes.texts[0]
 
 
@@ -233,6 +231,18 @@ def test_the_best_state_outlives_a_stop(
     assert list(out.glob(".best-*")) == []
 
 
+def stored_as(name, embeddings, **changes):
+    """An old model that is known by its embeddings only."""
+    return StoredEmbeddings(name, embeddings.changed(fingerprint=name, **changes))
+
+
+@pytest.fixture
+def training_and_aside(four_classes, glyph_classes, four_classes_old):
+    """The pixels of the training images and of those that were set aside."""
+    frame = four_classes_old.input.frame
+    return read_pixels(four_classes, frame), read_pixels(glyph_classes, frame)
+
+
 def by_hand(new_vectors, old, images):
     return score_scale(new_vectors, embed(old, images).vectors, images.labels)
 
@@ -258,7 +268,7 @@ def test_a_compatible_model_knows_the_scale_of_its_scores(four_classes, four_cla
 def test_the_scale_of_a_projecting_model_is_that_of_its_projected_vectors(
     four_classes, four_classes_old, tmp_path
 ):
-    recipe = SMALL.updated(dim=24, epochs=1, warmup_epochs=0)
+    recipe = SHORT.updated(dim=24)
     model = train(four_classes, recipe, tmp_path / "m", old=four_classes_old, method="unibct")
     projected = to_old_space(model, np.asarray(embed(model, four_classes).vectors))
     expected = by_hand(projected, four_classes_old, four_classes)
@@ -269,10 +279,8 @@ def test_models_whose_scores_a_factor_would_lift_have_no_scale(
     four_classes, four_classes_old, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
-    notes = Notes()
-    show(notes)
-    options = {"old": four_classes_old, "method": "unibct"}
-    model = train(four_classes, SMALL, tmp_path / "m", **options)
+    notes = show(Notes())
+    model = train(four_classes, SMALL, tmp_path / "m", old=four_classes_old, method="unibct")
     assert model.score_scale is None
     assert any("no factor sets right" in line for line in notes.texts)
 
@@ -285,7 +293,7 @@ def test_a_sample_gives_the_scale_of_many_images(four_classes, four_classes_old,
     vectors = np.asarray(embeddings.vectors)
     turned = np.ascontiguousarray(vectors[:, ::-1])
     expected = score_scale(vectors[rows], turned[rows], four_classes.labels[rows])
-    stored = StoredEmbeddings("turned", embeddings.changed(vectors=turned, fingerprint="turned"))
+    stored = stored_as("turned", embeddings, vectors=turned)
     pixels = read_pixels(four_classes, four_classes_old.input.frame)
     found = with_score_scale(four_classes_old, stored, pixels)
     assert found.score_scale == pytest.approx(expected, rel=1e-5)
@@ -299,8 +307,7 @@ def test_a_scale_that_cannot_be_measured_is_no_reason_to_lose_the_model(
 ):
     monkeypatch.setattr("unibct.training.validation.sample_rows", lambda _: np.arange(3))
     pixels = read_pixels(four_classes, four_classes_old.input.frame)
-    notes = Notes()
-    show(notes)
+    notes = show(Notes())
     found = with_score_scale(four_classes_old.with_score_scale(2.0), four_classes_old, pixels)
     assert found.score_scale is None
     assert notes.texts == [
@@ -309,43 +316,35 @@ def test_a_scale_that_cannot_be_measured_is_no_reason_to_lose_the_model(
 
 
 def test_classes_that_were_set_aside_are_measured_if_they_are_enough(
-    glyph_classes, four_classes, four_classes_old, monkeypatch
+    glyph_classes, four_classes, four_classes_old, training_and_aside, monkeypatch
 ):
     other = embed(four_classes_old, glyph_classes)
     turned = np.ascontiguousarray(np.asarray(other.vectors)[:, ::-1])
-    stored = StoredEmbeddings("turned", other.changed(vectors=turned, fingerprint="turned"))
-    training, aside = (
-        read_pixels(images, four_classes_old.input.frame)
-        for images in (four_classes, glyph_classes)
-    )
+    stored = stored_as("turned", other, vectors=turned)
+    training, aside = training_and_aside
     expected = score_scale(other.vectors, turned, glyph_classes.labels)
     found = with_score_scale(four_classes_old, stored, training, set_aside=aside)
     assert found.score_scale == pytest.approx(expected, rel=1e-5)
     # An old model that does not know them, and too few of them: the training images are measured.
-    known = embed(four_classes_old, four_classes)
-    only_training = StoredEmbeddings("known", known)
-    same = with_score_scale(four_classes_old, only_training, training, set_aside=aside)
-    assert same.score_scale == pytest.approx(1, rel=1e-6)
-    monkeypatch.setattr("unibct.training.validation._CLASSES_NEEDED", 13)
-    same = with_score_scale(four_classes_old, four_classes_old, training, set_aside=aside)
-    assert same.score_scale == pytest.approx(1, rel=1e-6)
+    only_training = StoredEmbeddings("known", embed(four_classes_old, four_classes))
+    for old, needed in ((only_training, None), (four_classes_old, 13)):
+        if needed is not None:
+            monkeypatch.setattr("unibct.training.validation._CLASSES_NEEDED", needed)
+        same = with_score_scale(four_classes_old, old, training, set_aside=aside)
+        assert same.score_scale == pytest.approx(1, rel=1e-6)
 
 
 def test_training_images_give_no_scale_where_the_classes_set_aside_have_none(
-    glyph_classes, four_classes, four_classes_old, monkeypatch
+    glyph_classes, four_classes, four_classes_old, training_and_aside, monkeypatch
 ):
     monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
-    training, aside = (
-        read_pixels(images, four_classes_old.input.frame)
-        for images in (four_classes, glyph_classes)
-    )
+    training, aside = training_and_aside
     embeddings = embed(four_classes_old, glyph_classes)
     vectors = np.array(embeddings.vectors)
     vectors[~np.isin(embeddings.ids, four_classes.ids), ::2] *= -1
-    stored = StoredEmbeddings("o", embeddings.changed(vectors=vectors, fingerprint="other"))
-    notes = Notes()
+    stored = stored_as("other", embeddings, vectors=vectors)
     assert with_score_scale(four_classes_old, stored, training).score_scale == pytest.approx(1)
-    show(notes)
+    notes = show(Notes())
     model = with_score_scale(four_classes_old, stored, training, set_aside=aside)
     assert model.score_scale is None
     assert "no factor sets right" in notes.texts[0]
@@ -355,46 +354,32 @@ def test_a_run_measures_on_what_it_sets_aside(
     four_classes, four_classes_old, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("unibct.training.validation._CLASSES_NEEDED", 2)
-    model = train(
-        four_classes,
-        SMALL.updated(epochs=1, warmup_epochs=0),
-        tmp_path / "m",
-        old=four_classes_old,
-        validation=0.5,
-    )
-    trained = set(model.class_names)
-    aside = [row for row, label in enumerate(four_classes.labels)
-             if four_classes.class_names[label] not in trained]  # fmt: skip
-    images = four_classes.select(np.array(aside))
-    assert 2 == len(images.class_names) == len(trained)
-    vectors = embed(model, images).vectors
-    expected = by_hand(vectors, four_classes_old, images)
+    model = train(four_classes, SHORT, tmp_path / "m", old=four_classes_old, validation=0.5)
+    names = np.array(four_classes.class_names)[four_classes.labels]
+    images = four_classes.select(np.flatnonzero(~np.isin(names, model.class_names)))
+    assert 2 == len(images.class_names) == len(model.class_names)
+    expected = by_hand(embed(model, images).vectors, four_classes_old, images)
     assert model.score_scale == pytest.approx(expected, rel=1e-6)
 
 
 def test_classes_that_the_old_model_learnt_are_left_out_if_enough_others_are_left(
-    glyph_classes, four_classes, four_classes_old, monkeypatch
+    glyph_classes, four_classes_old, training_and_aside, monkeypatch
 ):
     """Of the twelve classes set aside, the old model has learnt some; there its scores differ."""
     monkeypatch.setattr("unibct.training.validation._CLASSES_NEEDED", 4)
     embeddings = embed(four_classes_old, glyph_classes)
     names = glyph_classes.class_names
     new = replace(four_classes_old, class_names=("another",), class_weights=None)
-    training, aside = (
-        read_pixels(images, four_classes_old.input.frame)
-        for images in (four_classes, glyph_classes)
-    )
+    training, aside = training_and_aside
 
     def measured(learnt):
         vectors = np.array(embeddings.vectors)
         is_learnt = np.isin(glyph_classes.labels, learnt)
         vectors[is_learnt] = vectors[is_learnt, ::-1]
         classes = training_classes([names[i] for i in learnt], glyph_classes.class_source)
-        changed = embeddings.changed(
-            vectors=vectors, fingerprint="o", training_classes=classes if learnt else NO_CLASSES
-        )
-        notes, old = Notes(), StoredEmbeddings("o", changed)
-        show(notes)
+        known = classes if learnt else NO_CLASSES
+        old = stored_as("o", embeddings, vectors=vectors, training_classes=known)
+        notes = show(Notes())
         model = with_score_scale(new, old, training, set_aside=aside)
         return model, notes.texts, vectors
 
@@ -402,13 +387,12 @@ def test_classes_that_the_old_model_learnt_are_left_out_if_enough_others_are_lef
     for learnt in ([], [0, 1, 2, 3, 4, 5], list(range(10))):
         model, notes, vectors = measured(learnt)
         kept = ~np.isin(glyph_classes.labels, learnt if len(learnt) < 10 else [])
-        by_formula = score_scale(
-            embeddings.vectors[kept], vectors[kept], glyph_classes.labels[kept]
-        )
+        labels = glyph_classes.labels[kept]
+        by_formula = score_scale(embeddings.vectors[kept], vectors[kept], labels)
         assert model.score_scale == pytest.approx(by_formula, rel=1e-5)
         expected[len(learnt)] = by_formula
         (choice,) = model.further_classes.choices
-        shown = {names[label] for label in glyph_classes.labels[kept]}
+        shown = {names[label] for label in labels}
         assert choice.classes == identity_digests(shown)
         said = model.training["score_scale_measured_on"]
         if len(learnt) < 10:
@@ -417,18 +401,14 @@ def test_classes_that_the_old_model_learnt_are_left_out_if_enough_others_are_lef
             assert "of which a model has learnt some" in said
             assert [said in note for note in notes] == [True]
     assert abs(expected[6] - expected[10]) > 0.01, "what was learnt would have changed the scale"
-    unknown = StoredEmbeddings(
-        "o", embeddings.changed(fingerprint="o", training_classes=UNKNOWN_CLASSES)
-    )
+    unknown = stored_as("o", embeddings, training_classes=UNKNOWN_CLASSES)
     model = with_score_scale(new, unknown, training, set_aside=aside)
     assert "or may have" in model.training["score_scale_measured_on"]
     model = with_score_scale(four_classes_old, unknown, training)
     assert not model.further_classes.choices, "its own classes are counted already"
     assert "was trained on" in model.training["score_scale_measured_on"]
     warm = replace(new, further_classes=training_classes(names, glyph_classes.class_source))
-    neither = StoredEmbeddings(
-        "o", embeddings.changed(fingerprint="o", training_classes=NO_CLASSES)
-    )
+    neither = stored_as("o", embeddings, training_classes=NO_CLASSES)
     model = with_score_scale(warm, neither, training, set_aside=aside)
     assert "has learnt some" in model.training["score_scale_measured_on"]
     assert "score_scale_measured_on" not in model.with_score_scale(None).training

@@ -41,12 +41,13 @@ def test_bad_npy_files_are_named(tmp_path):
     (tmp_path / "old.ids.txt").write_text("a\nb\nc\n")
     with pytest.raises(UserError, match=r"old\.ids\.txt has 3 lines for 2 rows"):
         Npy.read(path)
-    np.save(path, VECTORS[0])
-    with pytest.raises(UserError, match="must have the shape"):
-        Npy.read(path)
-    np.save(path, VECTORS.astype(np.int32))
-    with pytest.raises(UserError, match="int32 values"):
-        Npy.read(path)
+    for wrong, message in [
+        (VECTORS[0], "must have the shape"),
+        (VECTORS.astype(np.int32), "int32 values"),
+    ]:
+        np.save(path, wrong)
+        with pytest.raises(UserError, match=message):
+            Npy.read(path)
 
 
 def test_nothing_is_unpickled(tmp_path):

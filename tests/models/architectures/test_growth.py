@@ -21,25 +21,20 @@ def faces(depths):
     return IResNet(depths, dim=5, channels=2, height=16, width=12)
 
 
+# What builds a network, and its arguments for the smaller and for the larger one (the larger one
+# of "wider" has a layer that is more than twice as wide).
 PAIRS = {
-    "wider": lambda: (
-        small(BasicBlock, (1, 1), (4, 6)),
-        small(BasicBlock, (1, 1), (6, 15)),  # more than twice as wide
-    ),
-    "deeper": lambda: (
-        small(BasicBlock, (1, 1), (4, 6)),
-        small(BasicBlock, (3, 2), (4, 6)),
-    ),
-    "wider and deeper, averaged": lambda: (
-        averaging((1, 2), (4, 6)),
-        averaging((2, 2), (5, 9)),
-    ),
-    "bottlenecks": lambda: (
-        small(Bottleneck, (1, 2), (4, 6)),
-        small(Bottleneck, (2, 2), (6, 7)),
-    ),
-    "faces": lambda: (faces((1, 1, 1, 1)), faces((2, 1, 2, 1))),
+    "wider": (small, (BasicBlock, (1, 1), (4, 6)), (BasicBlock, (1, 1), (6, 15))),
+    "deeper": (small, (BasicBlock, (1, 1), (4, 6)), (BasicBlock, (3, 2), (4, 6))),
+    "wider and deeper, averaged": (averaging, ((1, 2), (4, 6)), ((2, 2), (5, 9))),
+    "bottlenecks": (small, (Bottleneck, (1, 2), (4, 6)), (Bottleneck, (2, 2), (6, 7))),
+    "faces": (faces, ((1, 1, 1, 1),), ((2, 1, 2, 1),)),
 }
+
+
+def networks(pair):
+    make, *sizes = PAIRS[pair]
+    return [make(*size) for size in sizes]
 
 
 def trained(network):
@@ -56,15 +51,14 @@ def trained(network):
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_larger_network_computes_what_the_smaller_one_computes(pair):
     torch.manual_seed(0)
-    old, new = map(trained, PAIRS[pair]())
+    old, new = map(trained, networks(pair))
     images = torch.randn(6, 2, 16, 12)
     new.load_state_dict(grown_state(old.state_dict(), new, seed=1))
     for mode in (False, True):  # with the running means, and with those of the batch
         with torch.no_grad():
             expected, found = old.train(mode)(images), new.train(mode)(images)
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
-    again = grown_state(old.state_dict(), PAIRS[pair]()[1], seed=1)
-    other = grown_state(old.state_dict(), PAIRS[pair]()[1], seed=2)
+    again, other = (grown_state(old.state_dict(), networks(pair)[1], seed=s) for s in (1, 2))
     weight = "layer2.0.conv1.weight"
     assert torch.equal(again[weight], grown_state(old.state_dict(), new, seed=1)[weight])
     if "wider" in pair:
@@ -78,7 +72,7 @@ def test_the_larger_network_computes_what_the_smaller_one_computes(pair):
 )
 def test_a_network_of_several_processes_grows_too(pair, changed):
     torch.manual_seed(0)
-    old, new = PAIRS[pair]()
+    old, new = networks(pair)
     new = changed(new)
     new.load_state_dict(grown_state(trained(old).state_dict(), new, seed=1))
     images = torch.randn(6, 2, 16, 12)
@@ -89,7 +83,7 @@ def test_a_network_of_several_processes_grows_too(pair, changed):
 
 def test_copies_learn_different_things():
     torch.manual_seed(0)
-    old, new = PAIRS["wider"]()
+    old, new = networks("wider")
     new.load_state_dict(grown_state(old.state_dict(), new, seed=0))
     copies = [row for row in range(4, 6) for original in range(4)
               if torch.equal(new.conv1.weight[row], new.conv1.weight[original])]  # fmt: skip
@@ -105,7 +99,7 @@ def test_copies_learn_different_things():
 
 def test_a_block_that_adds_nothing_can_learn():
     torch.manual_seed(0)
-    old, new = PAIRS["deeper"]()
+    old, new = networks("deeper")
     new.load_state_dict(grown_state(old.state_dict(), new, seed=0))
     added = new.get_submodule("layer1.2")
     assert isinstance(added, BasicBlock)

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import safetensors.torch
 import torch
@@ -63,7 +65,7 @@ def test_the_folder_names_what_it_needs(tmp_path, monkeypatch):
     spec = architecture.input
     network = build_network(architecture, spec, 7).eval()
     require_stored(network, architecture, spec, 7, tmp_path / "m")
-    monkeypatch.setitem(__import__("sys").modules, "tests.models.architectures.own_networks", None)
+    monkeypatch.setitem(sys.modules, "tests.models.architectures.own_networks", None)
     with pytest.raises(UserError, match=r"needs the Python module tests\.models.* PYTHONPATH"):
         load_model(tmp_path / "m")
 
@@ -75,9 +77,9 @@ def test_a_module_in_the_working_folder_is_found(tmp_path, monkeypatch):
         "net.unibct_input = {'size': 4, 'channels': 1}\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p])
+    monkeypatch.setattr("sys.path", [p for p in sys.path if p])
     assert find_architecture("python:my_own_net:net").dim == 3
-    assert str(tmp_path) not in __import__("sys").path
+    assert str(tmp_path) not in sys.path
 
 
 def test_weights_from_a_file(tmp_path):
@@ -104,10 +106,7 @@ def test_weights_from_a_file(tmp_path):
         (f"{HERE[7:]}:demanding", "takes dim: say its usual one in unibct_dim"),
         (f"{HERE[7:]}:Oversized", "unibct_input: mean = .127.5. does not fit pixels from 0 to 1"),
         (f"{HERE[7:]}:Sizeless", "unibct_input = {'size': 'big'} makes no sense"),
-        (
-            f"{HERE[7:]}:Deep",
-            r"cannot be built from its arguments none \(TypeError: .*depth",
-        ),
+        (f"{HERE[7:]}:Deep", r"cannot be built from its arguments none \(TypeError: .*depth"),
         (f"{HERE[7:]}:broken", r"cannot be built from .* \(RuntimeError: no weights on disk\)"),
         (f"{HERE[7:]}:Dimensionless", "unibct_dim must be a whole number, not 'big'"),
         (f"{HERE[7:]}:Misspelt", "must be a dictionary with channels, deviation, fit, mean, size"),

@@ -74,19 +74,15 @@ def test_what_cannot_work_is_said_in_one_line():
     with pytest.raises(UserError, match=message) as error:
         embedding_network("mine", nn.Conv2d(1, 5, 9), call, SPEC, 5, sizes="large ones")
     assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match=r"mine gives \(1, 5, 4, 2\) for one image"):
-        embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: n(x), SPEC, 5)
-    with pytest.raises(UserError, match=r"mine gives \(1, 0\) for one image"):
-        embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: call(n, x)[:, :0], SPEC, 5)
-    with pytest.raises(UserError, match="mine gives list for one image"):
-        embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: [n(x)], SPEC, 5)
-    with pytest.raises(UserError, match="another vector each time that it sees the same image"):
-        embedding_network("mine", nn.Conv2d(1, 5, 3), masked, SPEC, 5)
-
-
-def masked(network, x):
-    """Hide pixels at random, in evaluation mode too."""
-    return call(network, x * (torch.rand_like(x) > 0.5))
+    for called, message in [
+        (lambda n, x: n(x), r"mine gives \(1, 5, 4, 2\) for one image"),
+        (lambda n, x: call(n, x)[:, :0], r"mine gives \(1, 0\) for one image"),
+        (lambda n, x: [n(x)], "mine gives list for one image"),
+        # Pixels are hidden at random, in evaluation mode too.
+        (lambda n, x: call(n, x * (torch.rand_like(x) > 0.5)), "another vector each time that it"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            embedding_network("mine", nn.Conv2d(1, 5, 3), called, SPEC, 5)
 
 
 @pytest.mark.slow
@@ -125,10 +121,17 @@ def test_the_last_normalisation_has_no_trainable_scale():
 PROJECTION_SPEC = InputSpec(1, 6, 1, fit=VECTORS)
 
 
+def model_of_vectors(name):
+    return Model(build_network(name, PROJECTION_SPEC, 3).eval(), name, PROJECTION_SPEC, 3)
+
+
+def four_vectors():
+    return np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+
+
 def test_a_projection_is_a_matrix_and_a_shift():
     network = build_network("projection", PROJECTION_SPEC, 3, seed=1)
-    layer = network.layers
-    vectors = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    layer, vectors = network.layers, four_vectors()
     expected = np.sqrt(6) * vectors @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
     found = network(torch.from_numpy(vectors[:, None, None, :])).detach().numpy()
     assert np.allclose(found, expected, atol=1e-5)
@@ -136,10 +139,9 @@ def test_a_projection_is_a_matrix_and_a_shift():
 
 @pytest.mark.parametrize("name", ["projection", "projection-mlp"])
 def test_a_model_of_vectors_embeds_vectors_and_refuses_images(name, tmp_path):
-    model = Model(build_network(name, PROJECTION_SPEC, 3).eval(), name, PROJECTION_SPEC, 3)
+    model, vectors = model_of_vectors(name), four_vectors()
     save_model(model, tmp_path / "m")
     loaded = load_model(tmp_path / "m")
-    vectors = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     embedded = loaded.embed(vectors)
     assert np.allclose(np.linalg.norm(embedded, axis=1), 1, atol=1e-6)
     assert np.array_equal(embedded, model.embed(vectors))
@@ -148,10 +150,7 @@ def test_a_model_of_vectors_embeds_vectors_and_refuses_images(name, tmp_path):
 
 
 def test_vectors_are_scaled_to_length_1_and_have_no_mirror_image():
-    model = Model(
-        build_network("projection", PROJECTION_SPEC, 3).eval(), "projection", PROJECTION_SPEC, 3
-    )
-    vectors = 10 * np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    model, vectors = model_of_vectors("projection"), 10 * four_vectors()
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     rows = unit[:, None, :, None]
     assert np.allclose(model.embed(vectors), model.embed_pixels(rows), atol=1e-6)

@@ -50,20 +50,17 @@ def test_a_model_folder_holds_all_that_it_needs(name, tmp_path):
 def test_weights_from_a_file(tmp_path):
     name, spec = "timm:test_efficientnet", InputSpec(64, 64, 3)
     tensors = build_network(name, spec, 8, seed=5).backbone.state_dict()
-    safetensors.torch.save_file(
-        tensors | {"classifier.bias": torch.ones(3)}, tmp_path / "w.safetensors"
-    )
+    ones, deeper = torch.ones(3), tmp_path / "deeper.safetensors"
+    safetensors.torch.save_file(tensors | {"classifier.bias": ones}, tmp_path / "w.safetensors")
     assert find_architecture(name).start is None
     request = NetworkRequest(weights=str(tmp_path / "w.safetensors"))
     architecture = find_architecture(name, request)
     network = build_network(architecture, spec, 8)
     architecture.start(network)
     assert all(torch.equal(network.backbone.state_dict()[k], v) for k, v in tensors.items())
-    safetensors.torch.save_file(
-        tensors | {"blocks.0.9.conv.weight": torch.ones(3)}, tmp_path / "deeper.safetensors"
-    )
+    safetensors.torch.save_file(tensors | {"blocks.0.9.conv.weight": ones}, deeper)
     with pytest.raises(UserError, match=r"'blocks\.0\.9\.conv\.weight' .* of a larger network"):
-        load_backbone(network, place=str(tmp_path / "deeper.safetensors"))
+        load_backbone(network, place=str(deeper))
     grey = build_network(architecture, InputSpec(64, 64, 1), 8)
     with pytest.raises(UserError, match=r"conv_stem.weight has the shape .* give the size and"):
         architecture.start(grey)

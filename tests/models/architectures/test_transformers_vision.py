@@ -31,8 +31,8 @@ def folders(tmp_path_factory):
     return {kind: saved_network(kind, root / kind) for kind in KINDS}
 
 
-def started(architecture, spec, dim):
-    network = build_network(architecture, spec, dim).eval()
+def started(architecture, spec=None, dim=16):
+    network = build_network(architecture, spec or architecture.input, dim).eval()
     architecture.start(network)
     return network
 
@@ -43,7 +43,7 @@ def test_the_embedding_is_the_library_s_own_pooled_output(kind, folders):
 
     architecture = find_architecture(f"transformers:{folders[kind]}")
     assert (architecture.name, architecture.dim) == (f"transformers:{kind}", 16)
-    network = started(architecture, architecture.input, 16)
+    network = started(architecture)
     size = 224 if kind == "resnet" else 32
     assert architecture.input == InputSpec(size, size, 3)
     x = torch.randn(2, 3, size, size)
@@ -59,8 +59,7 @@ def test_the_embedding_is_the_library_s_own_pooled_output(kind, folders):
 @pytest.mark.parametrize("size", [(48, 32), (36, 50)])
 def test_other_sizes_and_dimensions(kind, size, folders):
     architecture = find_architecture(f"transformers:{folders[kind]}")
-    spec = InputSpec(*size, 3)
-    network = started(architecture, spec, 7)
+    network = started(architecture, InputSpec(*size, 3), 7)
     assert network(torch.zeros(2, 3, *size)).shape == (2, 7)
 
 
@@ -90,16 +89,12 @@ def test_the_structure_is_part_of_the_fingerprint(folders):
 
 
 def test_pooling(folders):
-    architecture = find_architecture(
-        f"transformers:{folders['dinov2']}", NetworkRequest(pooling="mean")
-    )
-    network = started(architecture, architecture.input, 16)
-    x = torch.randn(2, 3, 32, 32)
+    name, x = f"transformers:{folders['dinov2']}", torch.randn(2, 3, 32, 32)
+    network = started(find_architecture(name, NetworkRequest(pooling="mean")))
     hidden = network.backbone(x).last_hidden_state
     assert torch.allclose(network(x), hidden[:, 1:].mean(dim=1), atol=1e-6)
     request = NetworkRequest(pooling="cls")
-    first = find_architecture(f"transformers:{folders['dinov2']}", request)
-    assert torch.allclose(started(first, first.input, 16)(x), hidden[:, 0], atol=1e-6)
+    assert torch.allclose(started(find_architecture(name, request))(x), hidden[:, 0], atol=1e-6)
     for kind in ("resnet", "siglip_vision_model"):
         with pytest.raises(UserError, match="has no such token; use pooling=mean"):
             find_architecture(f"transformers:{folders[kind]}", request)
@@ -121,7 +116,7 @@ def test_the_mean_is_over_the_patches(kind, prefix, more, tmp_path):
     transformers.AutoModel.from_config(tiny_config(kind, **more)).save_pretrained(tmp_path)
     request = NetworkRequest(pooling="mean")
     architecture = find_architecture(f"transformers:{tmp_path}", request)
-    network = started(architecture, architecture.input, 16)
+    network = started(architecture)
     x = torch.randn(2, 3, 32, 32)
     hidden = network.backbone(x).last_hidden_state
     assert hidden.shape[1] == 16 + prefix
@@ -129,29 +124,28 @@ def test_the_mean_is_over_the_patches(kind, prefix, more, tmp_path):
     assert architecture.config["prefix_tokens"] == prefix
     if prefix:
         first = find_architecture(f"transformers:{tmp_path}", NetworkRequest(pooling="cls"))
-        assert torch.allclose(started(first, first.input, 16)(x), hidden[:, 0], atol=1e-6)
+        assert torch.allclose(started(first)(x), hidden[:, 0], atol=1e-6)
 
 
 def test_models_that_were_stored_before_embed_as_before(folders):
     name, request = f"transformers:{folders['dinov2']}", NetworkRequest(pooling="mean")
     architecture, x = find_architecture(name, request), torch.randn(2, 3, 32, 32)
-    config = {k: v for k, v in architecture.config.items() if k != "prefix_tokens"}
-    stored = stored_architecture(architecture.name, config, architecture.input)
-    network = build_network(stored, architecture.input, 16).eval()
-    hidden = network.backbone(x).last_hidden_state
-    assert torch.allclose(network(x), hidden.mean(dim=1), atol=1e-6)
     assert "prefix_tokens" not in find_architecture(name).config  # the same fingerprint as before
     siglip = find_architecture(f"transformers:{folders['siglip_vision_model']}")
-    config = dict(siglip.config) | {"pooling": "cls"}
-    stored = stored_architecture(siglip.name, config, siglip.input)
-    network = build_network(stored, siglip.input, 16).eval()
-    hidden = network.backbone(x).last_hidden_state
-    assert torch.allclose(network(x), hidden[:, 0], atol=1e-6)
+    earlier = {k: v for k, v in architecture.config.items() if k != "prefix_tokens"}
+    for found, config, pooled in [
+        (architecture, earlier, lambda hidden: hidden.mean(dim=1)),
+        (siglip, dict(siglip.config) | {"pooling": "cls"}, lambda hidden: hidden[:, 0]),
+    ]:
+        stored = stored_architecture(found.name, config, found.input)
+        network = build_network(stored, found.input, 16).eval()
+        hidden = network.backbone(x).last_hidden_state
+        assert torch.allclose(network(x), pooled(hidden), atol=1e-6)
 
 
 def test_a_masked_auto_encoder_hides_nothing(tmp_path):
     architecture = find_architecture(f"transformers:{saved_network('vit_mae', tmp_path)}")
-    network, x = started(architecture, architecture.input, 16), torch.randn(2, 3, 32, 32)
+    network, x = started(architecture), torch.randn(2, 3, 32, 32)
     assert torch.allclose(network(x), network(x), atol=1e-5)
 
 
@@ -186,7 +180,7 @@ def test_the_vision_part_of_a_model_for_images_and_text(tmp_path):
     architecture = find_architecture(f"transformers:{tmp_path / 'clip'}")
     assert architecture.name == "transformers:clip_vision_model"
     x = torch.randn(2, 3, 32, 32)
-    got = started(architecture, architecture.input, 16)(x)
+    got = started(architecture)(x)
     with torch.no_grad():
         assert torch.allclose(got, both.vision_model(x).pooler_output, atol=1e-6)
 
@@ -217,7 +211,7 @@ def test_weights_of_a_deeper_network_are_refused(folders, tmp_path):
     request = NetworkRequest(weights=str(tmp_path))
     architecture = find_architecture(f"transformers:{folders['dinov2']}", request)
     with pytest.raises(UserError, match=r"layer\.1\..* weights of a larger network"):
-        started(architecture, architecture.input, 16)
+        started(architecture)
 
 
 def test_grey_images_need_a_network_for_them(folders):
