@@ -24,17 +24,13 @@ def write_onnx(path, shape, weights, *, dtype=TensorProto.FLOAT, metadata=None):
         helper.make_node("Identity", ["numbers"], ["copy"]),
         helper.make_node("ReduceMean", ["flat"], ["score"], axes=[1], keepdims=0),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "test",
-        [helper.make_tensor_value_info("images", dtype, shape)],
-        [
-            helper.make_tensor_value_info("embedding", TensorProto.FLOAT, None),
-            helper.make_tensor_value_info("copy", TensorProto.FLOAT, None),
-            helper.make_tensor_value_info("score", TensorProto.FLOAT, None),
-        ],
-        [numpy_helper.from_array(weights, "weights")],
-    )
+    images = helper.make_tensor_value_info("images", dtype, shape)
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        for name in ("embedding", "copy", "score")
+    ]
+    initial = [numpy_helper.from_array(weights, "weights")]
+    graph = helper.make_graph(nodes, "test", [images], outputs, initial)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     if metadata is not None:
         helper.set_model_props(model, {"unibct.input": json.dumps(metadata)})

@@ -2,31 +2,16 @@ import numpy as np
 import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
-from unibct.embeddings.forms import (
-    FORMS,
-    describe_forms,
-    read_embeddings,
-    write_embeddings,
-)
-from unibct.embeddings.store import NO_CLASS, Embeddings
+from unibct.embeddings.forms import FORMS, describe_forms, read_embeddings, write_embeddings
+from unibct.embeddings.store import NO_CLASS
 from unibct.errors import UserError
 
-PLACES = {
-    "folder": "emb",
-    "parquet": "emb.parquet",
-    "npy": "emb.npy",
-    "safetensors": "emb.safetensors",
-}
+PLACES = {form: "emb" if form == "folder" else f"emb.{form}" for form in FORMS}
 
 
 def test_the_help_names_every_form():
     assert describe_forms() == "a folder, .parquet, .npy or .safetensors"
     assert all(form.short in describe_forms() for form in FORMS.values())
-
-
-def unlabelled(rows: int) -> Embeddings:
-    full = random_embeddings(rows, fingerprint="")
-    return Embeddings(full.vectors, full.ids, np.full(rows, NO_CLASS, dtype=np.int64), (), "")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -44,7 +29,8 @@ def test_what_is_written_is_read_back_to_the_bit(form, tmp_path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_embeddings_without_classes_stay_without(form, tmp_path):
-    write_embeddings(unlabelled(5), tmp_path / PLACES[form], form)
+    unlabelled = random_embeddings(5, classes=(), fingerprint="")
+    write_embeddings(unlabelled, tmp_path / PLACES[form], form)
     read = read_embeddings(tmp_path / PLACES[form])
     assert read.class_names == ()
     assert read.labels.tolist() == [NO_CLASS] * 5

@@ -78,15 +78,10 @@ def test_all_classes_are_taken_if_they_fit_but_not_those_of_one_image():
 
 
 def test_a_model_must_go_a_tenth_of_the_way_from_raw_pixels_to_perfect():
-    assert ModelRecall(0.279, 0.2).too_weak
-    assert not ModelRecall(0.281, 0.2).too_weak
-    assert ModelRecall(0.1, 0.2).too_weak
-    assert not ModelRecall(1.0, 1.0).too_weak
-    assert ModelRecall(0.3, 0.25).as_json() == {
-        "recall_at_1": 0.3,
-        "pixel_recall_at_1": 0.25,
-        "too_weak": True,
-    }
+    for model, pixels, too_weak in (0.279, 0.2, 1), (0.281, 0.2, 0), (0.1, 0.2, 1), (1.0, 1.0, 0):
+        assert ModelRecall(model, pixels).too_weak == bool(too_weak)
+    described = {"recall_at_1": 0.3, "pixel_recall_at_1": 0.25, "too_weak": True}
+    assert ModelRecall(0.3, 0.25).as_json() == described
     assert str(ModelRecall(0.3, 0.25)) == "recall@1 30.0 % (raw pixels 25.0 %)"
 
 

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from tests.notes import Notes
+from tests.notes import Notes, show
 from tests.tiny_models import LARGEST_SHIFT
-from unibct import progress
 from unibct.embeddings.score_scale import mapped_score_scale, sample_rows, score_scale
 from unibct.errors import UserError
 
@@ -26,12 +25,9 @@ def two_models(classes=7, images=40, dim=5, seed=0):
 def naive(new, old, labels):
     """Every pair of different classes, one by one."""
     new, old = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (new, old))
-    crossed, before = [], []
-    for i in range(len(labels)):
-        for j in range(len(labels)):
-            if labels[i] != labels[j]:
-                crossed.append(new[i] @ old[j])
-                before.append(old[i] @ old[j])
+    rows = range(len(labels))
+    pairs = [(i, j) for i in rows for j in rows if labels[i] != labels[j]]
+    crossed, before = ([left[i] @ old[j] for i, j in pairs] for left in (new, old))
     return np.std(before) / np.std(crossed)
 
 
@@ -60,14 +56,14 @@ def test_directions_that_old_rows_do_not_use_make_it_larger():
 
 def test_what_cannot_be_measured_is_refused_by_name():
     old, new, labels = two_models()
-    with pytest.raises(UserError, match="two classes"):
-        score_scale(new, old, np.zeros(len(old), dtype=int))
-    with pytest.raises(UserError, match="40 rows but old has 39"):
-        score_scale(new, old[:-1], labels)
-    with pytest.raises(UserError, match="dimension"):
-        score_scale(new[:, :-1], old, labels)
-    with pytest.raises(UserError, match="all score the same"):
-        score_scale(np.ones_like(new), np.ones_like(old), labels)
+    for given, message in [
+        ((new, old, np.zeros(len(old), dtype=int)), "two classes"),
+        ((new, old[:-1], labels), "40 rows but old has 39"),
+        ((new[:, :-1], old, labels), "dimension"),
+        ((np.ones_like(new), np.ones_like(old), labels), "all score the same"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            score_scale(*given)
 
 
 def test_a_cone_whose_scores_a_factor_would_lift_is_refused():
@@ -90,10 +86,8 @@ def test_a_map_has_the_scale_of_what_it_makes():
 
 
 def test_a_map_without_a_scale_is_noted():
-    notes, labels = Notes(), np.arange(12) // 6
-    same = np.ones((12, 4))
-    with progress.shown(notes):
-        assert mapped_score_scale(lambda rows: rows, same, same, labels) is None
+    notes, labels, same = show(Notes()), np.arange(12) // 6, np.ones((12, 4))
+    assert mapped_score_scale(lambda rows: rows, same, same, labels) is None
     assert notes.texts == [
         "the score scale is unknown: images of different classes all score the same: there is no "
         "score scale"

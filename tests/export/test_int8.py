@@ -20,8 +20,8 @@ def noise(model, count):
 def test_the_embeddings_stay_close_and_the_file_gets_small(
     kind, small_file, products_file, products_model, tmp_path
 ):
-    model = small_model() if kind == "static" else products_model
-    source = small_file if kind == "static" else products_file
+    static = (small_model(), small_file)
+    model, source = static if kind == "static" else (products_model, products_file)
     calibration = noise(model, 40)
     assert write_int8(source, tmp_path / "int8.onnx", calibration) == kind
     exported = ExportedModel(tmp_path / "int8.onnx")
@@ -70,10 +70,8 @@ def test_the_loss_is_that_of_the_same_search(with_old, glyph_classes):
     classes = np.arange(len(glyph_classes.class_names))
     found = {criterion.metric: criterion for criterion in loss.differences}["top-1"]
     for vectors, value in ((exact, found.old_self), (int8, found.cross)):
-        want = identification(
-            vectors[split.query], labels[split.query], templates, classes, ks=(1,)
-        )
-        assert np.isclose(value, want[1])
+        queries = vectors[split.query], labels[split.query]
+        assert np.isclose(value, identification(*queries, templates, classes, ks=(1,))[1])
     assert any(criterion.difference != 0 for criterion in loss.differences)
     cosines = (exact * int8).sum(axis=1)
     assert np.isclose(loss.lowest_cosine, cosines.min(), atol=1e-5)

@@ -26,11 +26,9 @@ def test_an_outlier_of_the_new_space_counts_less():
 @pytest.mark.slow
 def test_a_large_class_needs_no_copy_of_its_rows(monkeypatch):
     m, dim = 5000, 256
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.normal(size=(m, dim)).astype(np.float32) + 0.5)
-    labels = np.zeros(m, dtype=int)
-    shapes = []
-    real = torch.Tensor.__getitem__
+    x = np.random.default_rng(0).normal(size=(m, dim)).astype(np.float32) + 0.5
+    x, labels = torch.from_numpy(x), np.zeros(m, dtype=int)
+    shapes, real = [], torch.Tensor.__getitem__
 
     def spy(tensor, key):
         result = real(tensor, key)

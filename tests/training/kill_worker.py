@@ -24,16 +24,8 @@ from unibct.training.recipe import load_recipe
 from unibct.training.step import TrainingStep
 from unibct.training.train import train
 
-SETTINGS = [
-    "epochs=4",
-    "batch_size=16",
-    "lr_warmup_epochs=0",
-    "warmup_epochs=1",
-    "refresh_epochs=[2]",
-    "flip=true",
-    "crop=0.1",
-    "size=16",
-]
+SETTINGS = ["epochs=4", "batch_size=16", "lr_warmup_epochs=0", "warmup_epochs=1"]
+SETTINGS += ["refresh_epochs=[2]", "flip=true", "crop=0.1", "size=16"]
 
 
 class Fate:

@@ -60,10 +60,14 @@ def method_on_meta(name, context, vectors, *, on_disk):
     return method
 
 
+def context_on(device, images, **changes):
+    recipe = AUGMENTED.updated(warmup_epochs=0, batch_size=8, **changes)
+    return dataclasses.replace(small_context(images, recipe, workers=0), device=device)
+
+
 def waits_of_a_step(images, name, vectors, *, on_disk, **changes):
     """What the host waits for in the third step, the loading of its batch included."""
-    recipe = AUGMENTED.updated(warmup_epochs=0, batch_size=8, **changes)
-    context = dataclasses.replace(small_context(images, recipe, workers=0), device=META)
+    context = context_on(META, images, **changes)
     state = initial_state(context)
     state.use_method(method_on_meta(name, context, vectors, on_disk=on_disk))
     state.network.train()
@@ -112,18 +116,13 @@ def test_what_waits_is_counted():
 @pytest.mark.parametrize("name", [*METHODS, "advbct@released=true"])
 def test_a_step_on_a_gpu_never_waits(name, eighty_images):
     """torch raises an error wherever the host would wait."""
-    context = small_context(
-        eighty_images, AUGMENTED.updated(warmup_epochs=0, batch_size=8), workers=0
-    )
-    context = dataclasses.replace(context, device=torch.device("cuda", 0))
+    context = context_on(torch.device("cuda", 0), eighty_images)
     state, names = initial_state(context), context.images.class_names
     vectors = torch.randn(80, 128, device="cuda")
-    old = OldEmbeddings(
-        vectors, context.labels, names, names, torch.randn(len(names), 128), vectors
-    )
-    method = find_method(name).make(
-        old, Settings(scale=64.0, margin=0.5, tau=0.05, lam=0.9, drop=0.1)
-    )
+    weights = torch.randn(len(names), 128)
+    old = OldEmbeddings(vectors, context.labels, names, names, weights, vectors)
+    settings = Settings(scale=64.0, margin=0.5, tau=0.05, lam=0.9, drop=0.1)
+    method = find_method(name).make(old, settings)
     method.refresh(vectors if method.needs_new_embeddings else None)
     state.use_method(method)
     state.network.train()

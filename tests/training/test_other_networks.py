@@ -121,8 +121,7 @@ def test_several_processes_share_the_training(architectures, photo_folder, tmp_p
     assert done.returncode == 0, done.stderr
     train_each(photo_folder, tmp_path / "one", *names)
     for number in range(2):
-        one, two = (
-            load_model(tmp_path / out / str(number)).network.state_dict() for out in ("one", "two")
-        )
+        folders = (tmp_path / out / str(number) for out in ("one", "two"))
+        one, two = (load_model(folder).network.state_dict() for folder in folders)
         for key, tensor in one.items():
             assert torch.allclose(tensor, two[key], rtol=0.02, atol=0.02), key

@@ -7,24 +7,26 @@ from tests.distributed.torchrun import forked_ranks, torchrun
 pytestmark = pytest.mark.slowest
 
 
+def training_command(photos, out, *settings):
+    line = ["unibct", "train", photos, "--out", out, "--device", "cpu"]
+    for setting in ("size=16", "batch_size=12", "lr_warmup_epochs=0", *settings):
+        line += ["--set", setting]
+    return line
+
+
 def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_folder, tmp_path):
     def train(start, processes, out):
-        settings = ["batch_size=12", "lr_warmup_epochs=0", "schedule=milestones", "sample_rate=0.8"]
-        settings.append("size=16")
-        line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
-        for setting in (*settings, "epochs=2"):
-            line += ["--set", setting]
+        settings = ["schedule=milestones", "sample_rate=0.8", "epochs=2"]
+        line = training_command(photo_folder, tmp_path / out, *settings)
         return start(processes, *line, "--checkpoint-every", 1, check=False)
 
     whole = train(torchrun, 2, "whole")
     assert whole.returncode == 0, whole.stderr
     assert whole.stdout.count("fingerprint") == 1
     assert whole.stderr.count("training: 288 images in ") == 1  # once, however slow
-    assert sorted(p.name for p in (tmp_path / "whole" / "logs").iterdir()) == [
-        "rank-00000.log",
-        "rank-00001.log",
-    ]
-    assert "training: " in (tmp_path / "whole" / "logs" / "rank-00001.log").read_text()
+    logs = [tmp_path / "whole" / "logs" / f"rank-0000{rank}.log" for rank in range(2)]
+    assert sorted(logs[0].parent.iterdir()) == logs
+    assert "training: " in logs[1].read_text()
     wrong = train(forked_ranks, 5, "wrong")
     assert wrong.returncode != 0
     assert "batch_size = 12 cannot be divided evenly by 5 processes" in wrong.stderr
@@ -48,10 +50,7 @@ def test_processes_that_are_not_started_alike_are_refused(photo_folder, tmp_path
 
 def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
     def train(out, *more):
-        line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
-        settings = ["size=16", "batch_size=12", "lr_warmup_epochs=0", "warmup_epochs=0", "epochs=1"]
-        for setting in settings:
-            line += ["--set", setting]
+        line = training_command(photo_folder, tmp_path / out, "warmup_epochs=0", "epochs=1")
         return forked_ranks(2, *line, *more, check=False)
 
     assert train("old").returncode == 0
@@ -60,7 +59,7 @@ def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
     (tmp_path / "new" / ".new_embeddings" / ".plain.lock").touch()
     found = train("new", *method, "--resume")
     assert found.returncode == 0, found.stderr
-    assert [p.name for p in (tmp_path / "new").iterdir() if p.name[0] == "."] == []
+    assert not list((tmp_path / "new").glob(".*"))
 
 
 @pytest.mark.parametrize("memory", ["0", str(1 << 30)])

@@ -23,9 +23,8 @@ class Described(nn.Module):
 
 def convolutions(channels):
     """A function whose network gives a map of 5 channels."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 5, 3, 2, 1), nn.BatchNorm2d(5), nn.ReLU(), nn.Dropout(0.2)
-    )
+    first = nn.Conv2d(channels, 5, 3, 2, 1)
+    return nn.Sequential(first, nn.BatchNorm2d(5), nn.ReLU(), nn.Dropout(0.2))
 
 
 convolutions.unibct_input = {"size": 20, "mean": (0.1, 0.2, 0.3), "deviation": 0.25}
