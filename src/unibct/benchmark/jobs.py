@@ -73,11 +73,6 @@ class Job:
     work: int = 0  # images that go through training, or that take the same time
     warmup_work: int = 0  # images of the warm-up that it takes over
 
-    @property
-    def makes_model(self) -> bool:
-        """Whether it trains or maps a model; the cells of ``none`` only test others' models."""
-        return self.training is not None or self.map_fitting is not None
-
 
 def training_rows(labels: NDArray[np.int64], part: str, seed: int) -> NDArray[np.int64]:
     """Return the rows of a part of the training images, whose (images,) classes are ``labels``.
@@ -197,22 +192,12 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
             f"{scenario}, whose {'old' if len(classes[0]) < 2 else 'new'} set would have one"
         )
     old_recipe, new_recipe = upgrade_recipes(grid.recipe, scenario, seed)
-    old, free = old_folder(scenario, seed), free_folder(scenario, seed)
+    free = free_folder(scenario, seed)
+    free_training = Training(f"new:{scenario}", new_recipe.updated(warm_start=None))
+    work = _work(new_recipe, len(sides.new))
     jobs = [
-        Job(
-            old,
-            seed,
-            (JobTest(OLD_SELF, old, old),),
-            Training(f"old:{scenario}", old_recipe),
-            work=_work(old_recipe, len(sides.old)),
-        ),
-        Job(
-            free,
-            seed,
-            (JobTest(NEW_SELF, free, free),),
-            Training(f"new:{scenario}", new_recipe.updated(warm_start=None)),
-            work=_work(new_recipe, len(sides.new)),
-        ),
+        _old_job(scenario, seed, old_recipe, len(sides.old)),
+        Job(free, seed, (JobTest(NEW_SELF, free, free),), free_training, work=work),
     ]
     jobs += [
         _cell_job(scenario, method, seed, new_recipe, len(sides.new))
@@ -220,6 +205,13 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
         if method == NO_METHOD or method in MAPS or _works_in(method, *classes)
     ]
     return jobs
+
+
+def _old_job(scenario: str, seed: int, recipe: Recipe, images: int) -> Job:
+    """Return the job of the old model, which has this recipe and number of training images."""
+    folder, training = old_folder(scenario, seed), Training(f"old:{scenario}", recipe)
+    tests = (JobTest(OLD_SELF, folder, folder),)
+    return Job(folder, seed, tests, training, work=_work(recipe, images))
 
 
 def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int) -> Job:
@@ -285,42 +277,20 @@ def _chain_jobs(grid: Grid, images: ImageSet, method: str, seed: int) -> list[Jo
     first_recipe, last_recipe = upgrade_recipes(grid.recipe, "extended-data", seed)
     folders = [version_folder(method, seed, v) for v in range(1, grid.versions + 1)]
     first_rows = training_rows(images.labels, "old:extended-data", seed)
-    jobs = [
-        Job(
-            folders[0],
-            seed,
-            (JobTest(OLD_SELF, folders[0], folders[0]),),
-            Training("old:extended-data", first_recipe),
-            work=_work(first_recipe, len(first_rows)),
-        )
-    ]
+    jobs = [_old_job("extended-data", seed, first_recipe, len(first_rows))]
     for version in range(2, grid.versions + 1):
         step = (version - 1) / (grid.versions - 1)
         share = round(DEFAULT_FRACTION + step * (1 - DEFAULT_FRACTION), 6)
         recipe = last_recipe
         if version < grid.versions:
             recipe = last_recipe.updated(seed=1000 * version + 2 * seed)
-        earlier = folders[: version - 1]
-        rows = training_rows(images.labels, f"share:{share}", seed)
-        jobs.append(
-            Job(
-                folders[version - 1],
-                seed,
-                _version_tests(folders[version - 1], earlier),
-                Training(f"share:{share}", recipe, method, earlier[-1]),
-                needs=tuple(earlier),
-                work=_work(recipe, len(rows)),
-            )
-        )
+        folder, earlier = folders[version - 1], tuple(folders[: version - 1])
+        tests: list[JobTest] = []
+        for number, other in enumerate(earlier, start=1):
+            tests.append(JobTest(chain_test(version, number), folder, other))
+            tests.append(JobTest(chain_test(number, version), other, folder))
+        tests.append(JobTest(chain_test(version, version), folder, folder))
+        training = Training(f"share:{share}", recipe, method, earlier[-1])
+        work = _work(recipe, len(training_rows(images.labels, training.part, seed)))
+        jobs.append(Job(folder, seed, tuple(tests), training, needs=earlier, work=work))
     return jobs
-
-
-def _version_tests(folder: str, earlier: Sequence[str]) -> tuple[JobTest, ...]:
-    """Return the tests of a version against each earlier one, both ways, and its self test."""
-    version = len(earlier) + 1
-    tests: list[JobTest] = []
-    for number, other in enumerate(earlier, start=1):
-        tests.append(JobTest(chain_test(version, number), folder, other))
-        tests.append(JobTest(chain_test(number, version), other, folder))
-    tests.append(JobTest(chain_test(version, version), folder, folder))
-    return tuple(tests)

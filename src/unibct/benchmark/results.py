@@ -389,14 +389,8 @@ def _job_rows(
         # The first version of a chain is the old model of the data scenarios.
         test = chain_test(1, 1) if scenario == CHAIN and name == OLD_SELF else name
         for metric, value in values.items():
-            ends = _interval(results, folder, name, metric, value)
+            samples, ends = results.find_samples(folder, name, metric), ()
+            if samples is not None:
+                interval = results.measured([value], [samples]).estimate
+                ends = (f"{interval.low:.6f}", f"{interval.high:.6f}")
             yield Row(data, scenario, method, seed, test, metric, f"{value:.6f}", *ends)
-
-
-def _interval(results: Results, folder: str, test: str, metric: str, value: float) -> list[str]:
-    """Return the ends of the interval of a value over classes, if the samples have it."""
-    samples = results.find_samples(folder, test, metric)
-    if samples is None:
-        return []
-    measured = results.measured([value], [samples])
-    return [f"{measured.estimate.low:.6f}", f"{measured.estimate.high:.6f}"]

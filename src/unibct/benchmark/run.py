@@ -114,7 +114,14 @@ def plan_benchmark(
         _require_unlearnt(workspace)
         settings |= workspace.pixel_digests()
         workspace.require_same_benchmark(settings)
-    chosen_jobs = _with_warmups(workspace, jobs, select_jobs(jobs, only))
+    chosen_jobs = select_jobs(jobs, only)
+    trained = {
+        job.folder
+        for job in jobs
+        if job.training is not None and (job in chosen_jobs or is_finished(workspace.out, job))
+    }
+    # No two of them make the same warm-up at the same time.
+    chosen_jobs = share_warmups(chosen_jobs, trained)
     threads = _threads_per_worker(cores // workers)
     return Benchmark(workspace, settings, jobs, chosen_jobs, workers, threads)
 
@@ -159,17 +166,6 @@ def _require_results(grid: Grid, jobs: Sequence[Job]) -> None:
         progress.note(f"there is no {' and no '.join(missing)}: {why}")
 
 
-def _with_warmups(workspace: Workspace, jobs: Sequence[Job], chosen: Sequence[Job]) -> list[Job]:
-    """Return the chosen jobs so that no two of them make the same warm-up at the same time."""
-    to_run = {job.folder for job in chosen}
-    trained = {
-        job.folder
-        for job in jobs
-        if job.training is not None and (job.folder in to_run or is_finished(workspace.out, job))
-    }
-    return share_warmups(chosen, trained)
-
-
 def _note_doubts(workspace: Workspace) -> None:
     """Say what is allowed but may surprise."""
     slow = slow_precision_note(workspace.grid.recipe.precision, pick_device(workspace.device))
@@ -197,7 +193,11 @@ def run_benchmark(benchmark: Benchmark, on_change: OnChange = lambda board, job:
 
     def write_errors(board: Board, job: Job | None) -> None:
         if job is not None:
-            _write_error(workspace.out / job.folder / ERROR_FILE, board.errors.get(job.folder))
+            path = workspace.out / job.folder / ERROR_FILE
+            if job.folder in board.errors:
+                write_text(path, board.errors[job.folder].strip() + "\n")
+            else:
+                path.unlink(missing_ok=True)  # that of an earlier try
         on_change(board, job)
 
     with _locked(workspace.out):
@@ -241,14 +241,6 @@ def _locked(out: Path) -> Generator[None]:
         yield
     finally:
         lock.release()
-
-
-def _write_error(path: Path, message: str | None) -> None:
-    """Write the error of a job to its folder, or remove an earlier one if there is no error."""
-    if message is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_text(path, message.strip() + "\n")
 
 
 def _threads_per_worker(cores: int) -> int:
