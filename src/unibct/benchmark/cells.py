@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
 from unibct.benchmark.jobs import Job
@@ -212,7 +211,7 @@ def choose_for_cell(workspace: Workspace, job: Job) -> CellChoices | None:
     scores = MixedScores.of_tests(*searches)
     order = scores.random_order(job.seed)
     means = {
-        kind: float(np.mean(_top_1(scores.right(order, calibration))))
+        kind: float(np.mean(scores.right(order, calibration).mean(axis=0)))
         for kind, calibration in mergings.items()
     }
     best = max(means, key=lambda kind: (round(means[kind], 12), kind == RAW))
@@ -329,7 +328,7 @@ class MixedGallery:
         ``order`` has the (rows,) rows, the first to be embedded again first; ``calibration`` puts
         the scores of old rows on the scale of new rows.
         """
-        top_1, shares = _top_1(self.scores.right(order, calibration)), shares_of(order)
+        top_1, shares = self.scores.right(order, calibration).mean(axis=0), shares_of(order)
         half = self.scores.half_test(order, calibration)
         metrics = measured_metrics(half, [self.far])
         of_curve = curve_values(top_1[None], top_1, shares)
@@ -354,7 +353,7 @@ class MixedGallery:
             sampled_mean(point, self.scores.query_classes, self.draws)
             for point in right.T.astype(np.float64)
         ]
-        return curve_values(np.stack(drawn, axis=1), _top_1(right), shares_of(order)) | {
+        return curve_values(np.stack(drawn, axis=1), right.mean(axis=0), shares_of(order)) | {
             HALF_TOP_1: metrics[TOP_1],
             half_tar(self.far): metrics[tar_name(self.far)],
             HALF_NFR: sampled_flip_rates(self.old_self, half, self.draws)["nfr"],
@@ -377,11 +376,6 @@ def curve_values(top_1: Floats, measured: Floats, shares: Floats) -> dict[str, F
         BELOW_START: below_start[:, deepest],
         BELOW_LINE: below_line[:, deepest_of_line],
     }
-
-
-def _top_1(right: NDArray[np.bool_]) -> Floats:
-    """Return (points,): the measured curve, from which (queries, points) are right."""
-    return right.mean(axis=0)
 
 
 def _line(top_1: Floats, shares: Floats) -> Floats:

@@ -229,18 +229,14 @@ def run_benchmark(benchmark: Benchmark, on_change: OnChange = lambda board, job:
 def _locked(out: Path) -> Generator[None]:
     """Lock the folder for this process; the lock ends with the process, even if it is killed."""
     out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / ".lock", blocking=False)
     try:
-        lock.acquire()
+        with FileLock(out / ".lock", blocking=False):
+            yield
     except Timeout as error:
         raise UserError(
             f"another process is running a benchmark in {out}; wait for it, or choose another "
             "folder (out)"
         ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _threads_per_worker(cores: int) -> int:

@@ -54,7 +54,6 @@ _LEFTOVERS = (
     *(OLD_EMBEDDINGS, NEW_EMBEDDINGS, LOGS, LOCK_FILE, OWNER_FILE, ".checkpoint-*"),
     *(f".{name}.*.tmp" for name in (*_MODEL_FILES, OWNER_FILE)),
 )
-_DAMAGE_ERRORS = (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError)
 
 # The lock: two trainings in a folder would destroy each other's checkpoints. The operating system
 # holds it, so a process that is killed releases it. A file next to it says which process it is,
@@ -151,7 +150,7 @@ def save_checkpoint(
         save_tensors(temporary / _STATE_FILE, checkpoint.tensors, header)
         temporary.rename(final)
         sync(folder)
-        for path in _all_checkpoints(folder):
+        for path in _checkpoints(folder).values():
             if path != final:
                 shutil.rmtree(path, ignore_errors=True)
     ranks.barrier()
@@ -159,9 +158,8 @@ def save_checkpoint(
 
 def find_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Path | None:
     """Return the latest checkpoint in a run's folder, as the first rank sees it."""
-    matches = [_CHECKPOINT.fullmatch(path.name) for path in _all_checkpoints(folder)]
-    places = [(int(match[1]), int(match[2])) for match in matches if match is not None]
-    epoch, step = ranks.broadcast_numbers(*max(places, default=(-1, -1)))
+    latest = max(_checkpoints(folder), default=(-1, -1))
+    epoch, step = ranks.broadcast_numbers(*latest)
     return None if epoch < 0 else checkpoint_folder(folder, epoch, step)
 
 
@@ -172,36 +170,35 @@ def checkpoint_folder(folder: Path, epoch: int, step: int) -> Path:
 
 def read_checkpoint_values(path: Path) -> dict[str, Any]:
     """Read the plain values of a checkpoint without its tensors."""
-    try:
-        return _read_values(path)
-    except _DAMAGE_ERRORS as error:
-        raise _damaged(path, error) from error
+    opened = cast(Any, safetensors.safe_open)
+    with _damage_explained(path), opened(path / _STATE_FILE, framework="pt") as file:
+        return json.loads(file.metadata()["state"])
 
 
 def read_checkpoint(path: Path, classes: range | None = None) -> Checkpoint:
     """Read a checkpoint with the rows of some classes (None: all), whichever ranks wrote them."""
-    try:
-        state = _read_values(path)
+    state = read_checkpoint_values(path)
+    with _damage_explained(path):
         tensors = safetensors.torch.load_file(path / _STATE_FILE)
         return Checkpoint(state, tensors, _read_rows(path, classes))
-    except _DAMAGE_ERRORS as error:
-        raise _damaged(path, error) from error
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove all checkpoints of a run, and what a killed process left of one."""
-    for path in [*_all_checkpoints(folder), *folder.glob(".checkpoint-*.tmp")]:
+    for path in [*_checkpoints(folder).values(), *folder.glob(".checkpoint-*.tmp")]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _read_values(path: Path) -> dict[str, Any]:
-    with cast(Any, safetensors.safe_open(path / _STATE_FILE, framework="pt")) as file:
-        return json.loads(file.metadata()["state"])
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    reason = first_line(error)
-    return UserError(f"{path} is damaged ({reason}); remove {path.parent} and train again")
+@contextmanager
+def _damage_explained(path: Path) -> Generator[None]:
+    """Say what to do if the files of a checkpoint turn out to be damaged in the block."""
+    try:
+        yield
+    except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+        reason = first_line(error)
+        raise UserError(
+            f"{path} is damaged ({reason}); remove {path.parent} and train again"
+        ) from error
 
 
 def _read_rows(path: Path, classes: range | None) -> dict[str, Tensor]:
@@ -227,9 +224,13 @@ def _read_rows(path: Path, classes: range | None) -> dict[str, Tensor]:
     return {name: torch.cat(rows) for name, rows in parts.items()}
 
 
-def _all_checkpoints(folder: Path) -> list[Path]:
-    folders = (path for path in folder.glob("checkpoint-*") if path.is_dir())
-    return [path for path in folders if _CHECKPOINT.fullmatch(path.name)]
+def _checkpoints(folder: Path) -> dict[tuple[int, int], Path]:
+    """Return the checkpoints in a run's folder by their epoch and step."""
+    return {
+        (int(match[1]), int(match[2])): path
+        for path in folder.glob("checkpoint-*")
+        if (match := _CHECKPOINT.fullmatch(path.name)) is not None and path.is_dir()
+    }
 
 
 def keep_best_state(out: Path, epoch: int) -> None:

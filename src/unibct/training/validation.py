@@ -222,16 +222,10 @@ def _measured_scale(model: Model, old: Embedder, pixels: PixelBatches, usable: I
     """Return the score scale on a sample of usable rows, or raise an error that says why not."""
     rows = usable[sample_rows(len(usable))]
     new: ImageEmbedder = model if old_space_dim(model) is None else OldSpaceModel(model)
-    old_vectors = _vectors(_on_device(old, model), pixels, rows)
-    new_vectors = _vectors(new, pixels, rows)
+    if not isinstance(old, StoredEmbeddings):  # it can be moved to where the new one is
+        old = cast(ImageEmbedder, old).to(model.device)
+    old_vectors, new_vectors = _vectors(old, pixels, rows), _vectors(new, pixels, rows)
     return score_scale(new_vectors, old_vectors, pixels.images.labels[rows])
-
-
-def _on_device(old: Embedder, model: Model) -> Embedder:
-    """Return the old model where the new one is, if it can be moved."""
-    if isinstance(old, StoredEmbeddings):
-        return old
-    return cast(ImageEmbedder, old).to(model.device)
 
 
 def _vectors(embedder: Embedder, pixels: PixelBatches, rows: Ints) -> Floats:
