@@ -211,7 +211,7 @@ def choose_for_cell(workspace: Workspace, job: Job) -> CellChoices | None:
     scores = MixedScores.of_tests(*searches)
     order = scores.random_order(job.seed)
     means = {
-        kind: float(np.mean(scores.right(order, calibration).mean(axis=0)))
+        kind: float(scores.right(order, calibration).mean(axis=0).mean())
         for kind, calibration in mergings.items()
     }
     best = max(means, key=lambda kind: (round(means[kind], 12), kind == RAW))
