@@ -2,9 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from unibct.cli.options import (
     DataArgument,
@@ -15,28 +12,10 @@ from unibct.cli.options import (
     SetOption,
     app,
     examples,
+    option,
 )
 from unibct.embedders import describe_embedders
 from unibct.methods import DEFAULT_METHOD
-
-OldOption = Annotated[
-    str, typer.Option(metavar="OLD", help=f"the old model: {describe_embedders()}")
-]
-OldDataOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DATA", help="the old model's training images  [default: its classes only]"
-    ),
-]
-OldImagesOption = Annotated[
-    Path | None,
-    typer.Option(metavar="LIST", help="use only the images in this list of --old-data, or of DATA"),
-]
-GalleryOption = Annotated[
-    str | None,
-    typer.Option(metavar="DATA|ROWS", help="the images in the gallery, or how many there are"),
-]
-MethodOption = Annotated[str, typer.Option(help="the method whose cost is measured")]
 
 
 @app.command(
@@ -50,12 +29,16 @@ MethodOption = Annotated[str, typer.Option(help="the method whose cost is measur
 )
 def advise_command(
     data: DataArgument,
-    old: OldOption,
+    old: str = option(f"the old model: {describe_embedders()}", "OLD", default=...),
     images: ImagesOption = None,
-    old_data: OldDataOption = None,
-    old_images: OldImagesOption = None,
-    gallery: GalleryOption = None,
-    method: MethodOption = DEFAULT_METHOD,
+    old_data: str | None = option(
+        "the old model's training images  [default: its classes only]", "DATA"
+    ),
+    old_images: Path | None = option(
+        "use only the images in this list of --old-data, or of DATA", "LIST"
+    ),
+    gallery: str | None = option("the images in the gallery, or how many there are", "DATA|ROWS"),
+    method: str = option("the method whose cost is measured", default=DEFAULT_METHOD),
     recipe: RecipeOption = None,
     set_: SetOption = None,
     as_json: JsonOption = False,

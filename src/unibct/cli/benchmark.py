@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from unibct.benchmark import CHAIN_METHODS, DEFAULT_METHODS
 from unibct.cli.options import (
@@ -17,7 +15,10 @@ from unibct.cli.options import (
     SetOption,
     SkipOption,
     app,
+    argument,
     examples,
+    flag,
+    option,
     parse_number,
     split_names,
 )
@@ -27,72 +28,6 @@ from unibct.methods import split_methods
 if TYPE_CHECKING:
     from unibct.benchmark.run import Benchmark
     from unibct.training.recipe import Recipe
-
-TrainingData = Annotated[str, typer.Argument(metavar="DATA", help="the training images")]
-TestOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DATA",
-        help="test images of other classes  [default: glyphs:test for the embedded images, else "
-        "30 % of DATA's classes are held out]",
-    ),
-]
-ValidationOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DATA",
-        help="images of further classes, on which each cell chooses how it blends queries and "
-        "merges scores  [default: the midpoint, and raw scores]",
-    ),
-]
-ScenariosOption = Annotated[
-    str | None, typer.Option(metavar="A,B", help=f"{SCENARIO_NAMES}  [default: all]")
-]
-MethodsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B",
-        help=f"{METHOD_NAMES}, {MAP_NAMES}, or a variant such as unibct@warmup_epochs=0  "
-        f"[default: {','.join(DEFAULT_METHODS)}]",
-    ),
-]
-SeedsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="0,1,2", help="each seed chooses a split and initial weights  [default: 0,1,2]"
-    ),
-]
-ChainOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B|none",
-        help="train upgrade chains, v1 to v3, with these methods  "
-        f"[default: {','.join(CHAIN_METHODS)}]",
-    ),
-]
-OnlyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="CELL",
-        help="run only a part: a scenario, a method, SCENARIO/METHOD, or chains; may be repeated",
-    ),
-]
-QuickOption = Annotated[
-    bool,
-    typer.Option("--quick", help="smaller defaults: two scenarios, one seed, no upgrade chain"),
-]
-OutOption = Annotated[Path, typer.Option(help="folder for the results and the report")]
-WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="jobs to run at the same time  [default: one per core]")
-]
-DryRunOption = Annotated[
-    bool,
-    typer.Option("--dry-run", help="print what would run, and how long at the finished jobs' rate"),
-]
-ReportOnlyOption = Annotated[
-    bool,
-    typer.Option("--report-only", help="write the report from the finished jobs, and run nothing"),
-]
 
 
 @app.command(
@@ -107,22 +42,45 @@ ReportOnlyOption = Annotated[
     ),
 )
 def benchmark_command(
-    data: TrainingData = "glyphs:train",
-    test: TestOption = None,
-    validation: ValidationOption = None,
-    scenarios: ScenariosOption = None,
-    methods: MethodsOption = None,
-    seeds: SeedsOption = None,
-    chain: ChainOption = None,
-    only: OnlyOption = None,
-    quick: QuickOption = False,
+    data: str = argument("the training images", "DATA", default="glyphs:train"),
+    test: str | None = option(
+        "test images of other classes  [default: glyphs:test for the embedded images, else "
+        "30 % of DATA's classes are held out]",
+        "DATA",
+    ),
+    validation: str | None = option(
+        "images of further classes, on which each cell chooses how it blends queries and "
+        "merges scores  [default: the midpoint, and raw scores]",
+        "DATA",
+    ),
+    scenarios: str | None = option(f"{SCENARIO_NAMES}  [default: all]", "A,B"),
+    methods: str | None = option(
+        f"{METHOD_NAMES}, {MAP_NAMES}, or a variant such as unibct@warmup_epochs=0  "
+        f"[default: {','.join(DEFAULT_METHODS)}]",
+        "A,B",
+    ),
+    seeds: str | None = option(
+        "each seed chooses a split and initial weights  [default: 0,1,2]", "0,1,2"
+    ),
+    chain: str | None = option(
+        f"train upgrade chains, v1 to v3, with these methods  [default: {','.join(CHAIN_METHODS)}]",
+        "A,B|none",
+    ),
+    only: list[str] | None = option(
+        "run only a part: a scenario, a method, SCENARIO/METHOD, or chains; may be repeated", "CELL"
+    ),
+    quick: bool = flag("--quick", "smaller defaults: two scenarios, one seed, no upgrade chain"),
     recipe: RecipeOption = None,
     set_: SetOption = None,
     skip_bad_images: SkipOption = False,
-    out: OutOption = Path("runs/benchmark"),
-    workers: WorkersOption = None,
-    dry_run: DryRunOption = False,
-    report_only: ReportOnlyOption = False,
+    out: Path = option("folder for the results and the report", default=Path("runs/benchmark")),
+    workers: int | None = option("jobs to run at the same time  [default: one per core]", min=1),
+    dry_run: bool = flag(
+        "--dry-run", "print what would run, and how long at the finished jobs' rate"
+    ),
+    report_only: bool = flag(
+        "--report-only", "write the report from the finished jobs, and run nothing"
+    ),
     device: DeviceOption = "auto",
 ) -> None:
     """Compare methods in several scenarios over several seeds.

@@ -1,9 +1,6 @@
 """The commands for data sets: split and convert."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from unibct.cli.options import (
     DataArgument,
@@ -11,6 +8,7 @@ from unibct.cli.options import (
     SkipOption,
     app,
     examples,
+    option,
     scenario_listing,
 )
 from unibct.data.readers import LAYOUTS
@@ -29,19 +27,13 @@ _LAYOUTS = " or ".join(f"{name} ({layout.description})" for name, layout in LAYO
 )
 def split_command(
     data: DataArgument,
-    out: Annotated[Path, typer.Option(help="folder for the lists")],
-    scenario: Annotated[
-        str | None, typer.Option(help="how the new set relates to the old one; see the list below")
-    ] = None,
-    hold_out: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="share of the classes to set aside for testing"),
-    ] = None,
-    fraction: Annotated[
-        float | None,
-        typer.Option(help="share of the images or classes in the old set  [default: 0.3]"),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="chooses the images and classes")] = 666,
+    out: Path = option("folder for the lists", default=...),
+    scenario: str | None = option("how the new set relates to the old one; see the list below"),
+    hold_out: float | None = option("share of the classes to set aside for testing", "SHARE"),
+    fraction: float | None = option(
+        "share of the images or classes in the old set  [default: 0.3]"
+    ),
+    seed: int = option("chooses the images and classes", default=666, min=0),
 ) -> None:
     """Set test classes aside, and make an old and a new training set.
 
@@ -72,8 +64,8 @@ def split_command(
 )
 def convert_command(
     data: DataArgument,
-    to: Annotated[str, typer.Option(help=f"the layout: {_LAYOUTS}")],
-    out: Annotated[Path, typer.Option(help="the folder to write; it must not exist yet")],
+    to: str = option(f"the layout: {_LAYOUTS}", default=...),
+    out: Path = option("the folder to write; it must not exist yet", default=...),
     images: ImagesOption = None,
     skip_bad_images: SkipOption = False,
 ) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +12,7 @@ from unibct.cli.options import (
     JsonOption,
     app,
     examples,
+    option,
     takes_options,
 )
 from unibct.embedders import describe_embedders
@@ -24,21 +25,6 @@ if TYPE_CHECKING:
 _PROTOCOL_HELP = f"how to test: {AUTO} recognises the data; or " + ", ".join(
     f"{name} ({protocol.says})" for name, protocol in PROTOCOLS.items()
 )
-
-QueryOption = Annotated[
-    str, typer.Option(metavar="NEW", help=f"the new model: {describe_embedders()}")
-]
-GalleryOption = Annotated[
-    str, typer.Option(metavar="OLD", help="the old model, given in the same ways")
-]
-ProtocolOption = Annotated[str, typer.Option(help=_PROTOCOL_HELP)]
-CertifyOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="write a certificate; if it says compatible, NEW may search a gallery of OLD",
-    ),
-]
 
 
 @app.command(
@@ -55,11 +41,14 @@ CertifyOption = Annotated[
 @takes_options
 def evaluate_command(
     data: DataArgument,
-    query: QueryOption,
-    gallery: GalleryOption,
+    *,
+    query: str = option(f"the new model: {describe_embedders()}", "NEW", default=...),
+    gallery: str = option("the old model, given in the same ways", "OLD", default=...),
     options: EvaluationOptions,
-    protocol: ProtocolOption = AUTO,
-    certify: CertifyOption = None,
+    protocol: str = option(_PROTOCOL_HELP, default=AUTO),
+    certify: Path | None = option(
+        "write a certificate; if it says compatible, NEW may search a gallery of OLD", "FILE"
+    ),
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
 ) -> None:

@@ -1,16 +1,15 @@
 """The command that runs on images that come with the package: demo."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from unibct.cli.options import (
     DeviceOption,
     SetOption,
     app,
     examples,
+    flag,
     method_listing,
+    option,
     scenario_listing,
 )
 from unibct.methods import DEFAULT_METHOD
@@ -20,21 +19,19 @@ _DEMO_EXAMPLES = examples("unibct demo", "unibct demo --scenario open-class --me
 
 @app.command("demo", epilog=f"{_DEMO_EXAMPLES}\n\n{scenario_listing()}\n\n{method_listing()}")
 def demo_command(
-    scenario: Annotated[
-        str,
-        typer.Option(help="how the new training set relates to the old one; see the list below"),
-    ] = "extended-data",
-    method: Annotated[
-        str, typer.Option(help="how the new model is made compatible; see the list below")
-    ] = DEFAULT_METHOD,
-    seed: Annotated[int, typer.Option(min=0, help="chooses the split and the initial weights")] = 0,
-    out: Annotated[
-        Path, typer.Option(help="folder for the models, the gallery and the report")
-    ] = Path("runs/demo"),
+    scenario: str = option(
+        "how the new training set relates to the old one; see the list below",
+        default="extended-data",
+    ),
+    method: str = option(
+        "how the new model is made compatible; see the list below", default=DEFAULT_METHOD
+    ),
+    seed: int = option("chooses the split and the initial weights", default=0, min=0),
+    out: Path = option(
+        "folder for the models, the gallery and the report", default=Path("runs/demo")
+    ),
     set_: SetOption = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="train again even if the models are there")
-    ] = False,
+    fresh: bool = flag("--fresh", "train again even if the models are there"),
     device: DeviceOption = "auto",
 ) -> None:
     """Train, test and upgrade on the images that come with unibct.

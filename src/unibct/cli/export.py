@@ -2,47 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from unibct.cli.options import ImagesOption, JsonOption, app, examples
+from unibct.cli.options import ImagesOption, JsonOption, app, argument, examples, flag, option
 from unibct.embedders import EMBEDDERS, describe_embedders, open_embedder, parse_reference
-
-ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="folder of the model")]
-ExportedArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="folder of the model; MODEL?space=old: with its projection into the old space",
-    ),
-]
-ToOption = Annotated[str, typer.Option("--to", help="the format: onnx")]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="the file  [default: in MODEL: model.onnx, model.int8.onnx, model.old-space.onnx]",
-    ),
-]
-CheckDataOption = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="DATA",
-        help="images for the check  [default: embedded images and noise]; int8 needs them",
-    ),
-]
-Int8Option = Annotated[
-    bool, typer.Option("--int8", help="write the int8 variant and measure what it loses")
-]
-OldOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="OLD",
-        help=f"with --int8: test its queries in this model's gallery: {describe_embedders()}",
-    ),
-]
 
 
 @app.command(
@@ -55,13 +17,21 @@ OldOption = Annotated[
     ),
 )
 def export_command(
-    model: ExportedArgument,
-    to: ToOption = "onnx",
-    out: OutOption = None,
-    data: CheckDataOption = None,
+    model: str = argument(
+        "folder of the model; MODEL?space=old: with its projection into the old space", "MODEL"
+    ),
+    to: str = option("the format: onnx", default="onnx"),
+    out: Path | None = option(
+        "the file  [default: in MODEL: model.onnx, model.int8.onnx, model.old-space.onnx]", "FILE"
+    ),
+    data: str | None = option(
+        "images for the check  [default: embedded images and noise]; int8 needs them", "DATA"
+    ),
     images: ImagesOption = None,
-    int8: Int8Option = False,
-    old: OldOption = None,
+    int8: bool = flag("--int8", "write the int8 variant and measure what it loses"),
+    old: str | None = option(
+        f"with --int8: test its queries in this model's gallery: {describe_embedders()}", "OLD"
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Write a model as a file that other programs run.
@@ -117,15 +87,9 @@ def export_command(
     ),
 )
 def card_command(
-    model: ModelArgument,
-    evaluation: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="what `unibct evaluate --json` printed"),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="the file  [default: MODEL_CARD.md in MODEL]"),
-    ] = None,
+    model: Path = argument("folder of the model", "MODEL"),
+    evaluation: Path | None = option("what `unibct evaluate --json` printed", "FILE"),
+    out: Path | None = option("the file  [default: MODEL_CARD.md in MODEL]", "FILE"),
 ) -> None:
     """Write a model card: origin, compatibility, thresholds, limits.
 

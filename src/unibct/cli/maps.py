@@ -2,9 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from unibct.cli.options import (
     DeviceOption,
@@ -12,8 +10,10 @@ from unibct.cli.options import (
     JsonOption,
     SkipOption,
     app,
+    argument,
     examples,
     map_listing,
+    option,
 )
 from unibct.data.readers import describe_data_briefly
 from unibct.embedders import describe_embedders
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from unibct.evaluation.weight_choice import WeightChoice
     from unibct.models.model import Model
 
-OptionalData = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="DATA",
-        help=f"images that both models embed: {describe_data_briefly()}; not needed if both are "
-        "stored embeddings",
-    ),
-]
 
 _ADAPT_EXAMPLES = examples(
     "unibct adapt DATA --new models/free --old models/old --out models/adapted",
@@ -42,19 +34,22 @@ _ADAPT_EXAMPLES = examples(
 
 @app.command("adapt", epilog=f"{_ADAPT_EXAMPLES}\n\n{map_listing()}")
 def adapt_command(
-    new: Annotated[str, typer.Option(metavar="NEW", help=f"the new model: {describe_embedders()}")],
-    old: Annotated[str, typer.Option(metavar="OLD", help="the old model, given in the same ways")],
-    out: Annotated[Path, typer.Option(help="folder for the adapted model or the map")],
-    data: OptionalData = None,
-    kind: Annotated[str, typer.Option(help="the kind of map; see the list below")] = DEFAULT_MAP,
-    direction: Annotated[
-        str,
-        typer.Option(
-            help="backward: new queries into the old space; forward: old rows into the new space"
-        ),
-    ] = "backward",
+    new: str = option(f"the new model: {describe_embedders()}", "NEW", default=...),
+    old: str = option("the old model, given in the same ways", "OLD", default=...),
+    out: Path = option("folder for the adapted model or the map", default=...),
+    data: str | None = argument(
+        f"images that both models embed: {describe_data_briefly()}; not needed if both are "
+        "stored embeddings",
+        "DATA",
+        default=None,
+    ),
+    kind: str = option("the kind of map; see the list below", default=DEFAULT_MAP),
+    direction: str = option(
+        "backward: new queries into the old space; forward: old rows into the new space",
+        default="backward",
+    ),
     images: ImagesOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="chooses initial weights and batches")] = 0,
+    seed: int = option("chooses initial weights and batches", default=0, min=0),
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
@@ -99,20 +94,15 @@ def adapt_command(
     ),
 )
 def map_command(
-    map_: Annotated[
-        Path, typer.Argument(metavar="MAP", help="the map's folder, from `unibct adapt`")
-    ],
-    embeddings: Annotated[str, typer.Argument(metavar="EMBEDDINGS", help=describe_forms())],
-    out: Annotated[Path, typer.Option(help="folder or file for the mapped embeddings")],
-    known: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EMBEDDINGS",
-            help="embeddings of the space that the map leads to, with ids or classes in common, "
-            "to try the map with  [default: images kept with the map]",
-        ),
-    ] = None,
-    to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER_FORM,
+    map_: Path = argument("the map's folder, from `unibct adapt`", "MAP"),
+    embeddings: str = argument(describe_forms(), "EMBEDDINGS"),
+    out: Path = option("folder or file for the mapped embeddings", default=...),
+    known: str | None = option(
+        "embeddings of the space that the map leads to, with ids or classes in common, "
+        "to try the map with  [default: images kept with the map]",
+        "EMBEDDINGS",
+    ),
+    to: str = option(f"the form to write: {', '.join(FORMS)}", default=FOLDER_FORM),
 ) -> None:
     """Map stored embeddings into another space, without images.
 
@@ -144,27 +134,17 @@ def map_command(
     ),
 )
 def blend_command(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="the old model's folder")],
-    new: Annotated[
-        Path, typer.Argument(metavar="NEW", help="a model that was trained from its weights")
-    ],
-    out: Annotated[Path, typer.Option(help="folder for the model between the two")],
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="the share of the new weights  [default: 0.5, or as --alpha-from says]",
-        ),
-    ] = None,
-    alpha_from: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA",
-            help="images like the queries to come, of classes that no model was trained on, to "
-            "choose the share on",
-        ),
-    ] = None,
+    old: Path = argument("the old model's folder", "OLD"),
+    new: Path = argument("a model that was trained from its weights", "NEW"),
+    out: Path = option("folder for the model between the two", default=...),
+    alpha: float | None = option(
+        "the share of the new weights  [default: 0.5, or as --alpha-from says]", min=0, max=1
+    ),
+    alpha_from: str | None = option(
+        "images like the queries to come, of classes that no model was trained on, to "
+        "choose the share on",
+        "DATA",
+    ),
     images: ImagesOption = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,

@@ -14,9 +14,11 @@ from unibct.cli.options import (
     SetOption,
     SkipOption,
     app,
+    argument,
     examples,
     listing,
     method_listing,
+    option,
     print_once,
     takes_options,
 )
@@ -32,38 +34,6 @@ from unibct.training.options import TrainFlags
 _EMBEDDED_PROTOCOLS = ", ".join([AUTO, *(n for n, entry in PROTOCOLS.items() if entry.embeds)])
 _WARM_STARTERS = ", ".join(name for name, entry in METHODS.items() if entry.warm_starts)
 
-OldOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="OLD",
-        help=f"the old model, if the new one is to be compatible: {describe_embedders()}",
-    ),
-]
-TrainingDataArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="DATA", help=f"the images: {describe_data_briefly()}; see unibct --help"
-    ),
-]
-FromEmbeddingsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH",
-        help="instead of DATA: finished vectors with classes, on which a projection is trained",
-    ),
-]
-SeedOption = Annotated[
-    int | None,
-    typer.Option(help="the recipe's seed; chooses the initial weights and the batches"),
-]
-WarmStartOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--warm-start/--no-warm-start",
-        help=f"start from the old model's weights; the default with {_WARM_STARTERS}, if the "
-        "network is the same or can grow from the old one",
-    ),
-]
 _TRAIN_EXAMPLES = examples(
     "unibct train DATA --images split/old.txt --out models/old",
     "unibct train DATA --images split/new.txt --old models/old --out models/new",
@@ -91,15 +61,24 @@ _NETWORK_SETTINGS = listing(
 @app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{_NETWORK_SETTINGS}\n\n{method_listing()}")
 @takes_options
 def train_command(
-    out: Annotated[Path, typer.Option(help="folder for the trained model")],
-    data: TrainingDataArgument = None,
-    from_embeddings: FromEmbeddingsOption = None,
+    out: Path = option("folder for the trained model", default=...),
+    data: str | None = argument(
+        f"the images: {describe_data_briefly()}; see unibct --help", "DATA", default=None
+    ),
+    from_embeddings: str | None = option(
+        "instead of DATA: finished vectors with classes, on which a projection is trained", "PATH"
+    ),
     images: ImagesOption = None,
-    old: OldOption = None,
+    old: str | None = option(
+        f"the old model, if the new one is to be compatible: {describe_embedders()}", "OLD"
+    ),
     recipe: RecipeOption = None,
     set_: SetOption = None,
-    seed: SeedOption = None,
-    warm_start: WarmStartOption = None,
+    seed: int | None = option("the recipe's seed; chooses the initial weights and the batches"),
+    warm_start: bool | None = option(
+        f"start from the old model's weights; the default with {_WARM_STARTERS}, if the "
+        "network is the same or can grow from the old one"
+    ),
     skip_bad_images: SkipOption = False,
     *,
     flags: TrainFlags,
@@ -149,14 +128,13 @@ def embed_command(
         str, typer.Argument(metavar="MODEL", help=f"the model: {describe_embedders()}")
     ],
     data: DataArgument,
-    out: Annotated[Path, typer.Option(help="folder or file for the embeddings")],
+    out: Path = option("folder or file for the embeddings", default=...),
     images: ImagesOption = None,
-    to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER_FORM,
-    protocol: Annotated[
-        str,
-        typer.Option(help=f"for which protocol the embeddings are: {_EMBEDDED_PROTOCOLS}"),
-    ] = AUTO,
-    dtype: Annotated[str, typer.Option(help="float32, or float16 for half the size")] = "float32",
+    to: str = option(f"the form to write: {', '.join(FORMS)}", default=FOLDER_FORM),
+    protocol: str = option(
+        f"for which protocol the embeddings are: {_EMBEDDED_PROTOCOLS}", default=AUTO
+    ),
+    dtype: str = option("float32, or float16 for half the size", default="float32"),
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:

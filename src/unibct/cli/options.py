@@ -94,6 +94,23 @@ app = typer.Typer(
 )
 
 
+def option(
+    meaning: str, metavar: str | None = None, *names: str, default: Any = None, **limits: Any
+) -> Any:
+    """Return an option of one command; with ``...`` as default it must be given."""
+    return typer.Option(default, *names, help=meaning, metavar=metavar, **limits)
+
+
+def flag(name: str, meaning: str) -> Any:
+    """Return an option of one command that is false, and is turned on by its name."""
+    return typer.Option(False, name, help=meaning)
+
+
+def argument(meaning: str, metavar: str, *, default: Any = ...) -> Any:
+    """Return an argument of one command; it must be given, unless it has a default."""
+    return typer.Argument(default, help=meaning, metavar=metavar)
+
+
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Let a command take a flag for each field of the options class that a parameter names.
 
@@ -106,8 +123,8 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     flags: list[inspect.Parameter] = []
     for one in inspect.signature(command).parameters.values():
         hint = hints[one.name]
-        flags += _flags(hint) if one.name in classes else [one.replace(annotation=hint)]
-    flags.sort(key=lambda one: one.default is not inspect.Parameter.empty)
+        given_by_name = one.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
+        flags += _flags(hint) if one.name in classes else [given_by_name]
 
     @wraps(command)
     def parsed(**given: Any) -> None:
@@ -128,7 +145,7 @@ def _flags(options: Any) -> list[inspect.Parameter]:
         names = [f"--{one.name.replace('_', '-')}"] if one.default is False else []
         option = typer.Option(*names, **one.metadata)
         default = inspect.Parameter.empty if one.default is MISSING else one.default
-        kind, hint = inspect.Parameter.POSITIONAL_OR_KEYWORD, Annotated[hints[one.name], option]
+        kind, hint = inspect.Parameter.KEYWORD_ONLY, Annotated[hints[one.name], option]
         flags.append(inspect.Parameter(one.name, kind, default=default, annotation=hint))
     return flags
 

@@ -41,19 +41,6 @@ RowsArgument = Annotated[
         "files), or embeddings:PATH in any form",
     ),
 ]
-OptionalRows = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="DATA", help="the images of the rows, or embeddings of them by the new model"
-    ),
-]
-LaterRows = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="DATA",
-        help="images of rows that have no vector of the earlier model, or its embeddings",
-    ),
-]
 EngineOption = Annotated[str, typer.Option(help=f"where the rows are: {', '.join(ENGINES)}")]
 AtOption = Annotated[
     str,

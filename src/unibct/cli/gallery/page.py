@@ -1,11 +1,7 @@
 """The command that shows a gallery in the browser."""
 
-from typing import Annotated
-
-import typer
-
 from unibct.cli.gallery.options import GalleryArgument, gallery_app
-from unibct.cli.options import DeviceOption, examples
+from unibct.cli.options import DeviceOption, examples, option
 
 
 @gallery_app.command(
@@ -18,29 +14,19 @@ from unibct.cli.options import DeviceOption, examples
 )
 def serve_command(
     path: GalleryArgument,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA", help="images of the rows, by id: for pictures and for a backfill"
-        ),
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="the address to listen at; if it is not this machine's own, a token is needed"
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="the port to listen at; 0 takes a free one")
-    ] = 8765,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="UNIBCT_TOKEN",
-            help="the password that each request must carry  "
-            "[default: a new one if others can reach the server]",
-        ),
-    ] = None,
+    images: str | None = option(
+        "images of the rows, by id: for pictures and for a backfill", "DATA"
+    ),
+    host: str = option(
+        "the address to listen at; if it is not this machine's own, a token is needed",
+        default="127.0.0.1",
+    ),
+    port: int = option("the port to listen at; 0 takes a free one", default=8765, min=0, max=65535),
+    token: str | None = option(
+        "the password that each request must carry  "
+        "[default: a new one if others can reach the server]",
+        envvar="UNIBCT_TOKEN",
+    ),
     device: DeviceOption = "auto",
 ) -> None:
     """Show a gallery in the browser: search by the old and the new model, side by side.

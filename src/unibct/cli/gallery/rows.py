@@ -3,7 +3,7 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,7 +17,16 @@ from unibct.cli.gallery.options import (
     opened_gallery,
     say,
 )
-from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, SkipOption, examples
+from unibct.cli.options import (
+    DeviceOption,
+    ImagesOption,
+    JsonOption,
+    SkipOption,
+    argument,
+    examples,
+    flag,
+    option,
+)
 from unibct.embedders import describe_embedders
 from unibct.gallery.engines import EMBEDDED
 
@@ -35,28 +44,22 @@ if TYPE_CHECKING:
 )
 def create_command(
     path: GalleryArgument,
-    model: Annotated[
-        str,
-        typer.Option(metavar="MODEL", help=f"makes and searches the rows: {describe_embedders()}"),
-    ],
+    model: str = option(
+        f"makes and searches the rows: {describe_embedders()}", "MODEL", default=...
+    ),
     engine: EngineOption = EMBEDDED,
     at: AtOption = "",
     certificate: CertificateOption = None,
-    known: Annotated[
-        str,
-        typer.Option(
-            metavar="N|DATA",
-            help="how many known queries to keep of what is added first, or queries of your own",
-        ),
-    ] = "32",
-    keep_images: Annotated[
-        bool,
-        typer.Option(
-            "--keep-images/--no-keep-images",
-            help="keep the images of known queries, so that a later model can be tried on them; "
-            "without them only the model that embedded them is",
-        ),
-    ] = True,
+    known: str = option(
+        "how many known queries to keep of what is added first, or queries of your own",
+        "N|DATA",
+        default="32",
+    ),
+    keep_images: bool = option(
+        "keep the images of known queries, so that a later model can be tried on them; "
+        "without them only the model that embedded them is",
+        default=True,
+    ),
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -105,17 +108,12 @@ def add_command(
     path: GalleryArgument,
     data: RowsArgument,
     images: ImagesOption = None,
-    metadata: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="CSV or JSON Lines with a column id, and any others"),
-    ] = None,
-    made_by: Annotated[
-        str,
-        typer.Option(
-            metavar="MODEL",
-            help="the model or fingerprint that made the embeddings, if their file does not say",
-        ),
-    ] = "",
+    metadata: Path | None = option("CSV or JSON Lines with a column id, and any others", "FILE"),
+    made_by: str = option(
+        "the model or fingerprint that made the embeddings, if their file does not say",
+        "MODEL",
+        default="",
+    ),
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -146,12 +144,8 @@ def add_command(
 )
 def remove_command(
     path: GalleryArgument,
-    ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="ids of the rows to remove")
-    ] = None,
-    list_file: Annotated[
-        Path | None, typer.Option("--ids", metavar="LIST", help="a file with one id per line")
-    ] = None,
+    ids: list[str] | None = argument("ids of the rows to remove", "ID", default=None),
+    list_file: Path | None = option("a file with one id per line", "LIST", "--ids"),
     as_json: JsonOption = False,
 ) -> None:
     """Remove rows for good: all of their vectors, and their known queries.
@@ -198,7 +192,7 @@ def index_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
 )
 def copy_command(
     path: GalleryArgument,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder")],
+    target: Path = argument("a new folder", "TARGET"),
     engine: EngineOption = EMBEDDED,
     at: AtOption = "",
     as_json: JsonOption = False,
@@ -214,7 +208,7 @@ def copy_command(
 )
 def delete_command(
     path: GalleryArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: bool = flag("--yes", "do not ask"),
     as_json: JsonOption = False,
 ) -> None:
     """Delete a gallery for good: its rows, also those on a server, its models and its history.

@@ -2,9 +2,7 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from unibct.cli.gallery.options import (
     GalleryArgument,
@@ -12,59 +10,19 @@ from unibct.cli.gallery.options import (
     gallery_app,
     opened_gallery,
 )
-from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, SkipOption, examples
+from unibct.cli.options import (
+    DeviceOption,
+    ImagesOption,
+    JsonOption,
+    SkipOption,
+    examples,
+    flag,
+    option,
+)
 from unibct.gallery.search_request import NEW_QUERY, describe_encoders
 
 if TYPE_CHECKING:
     from unibct.gallery.gallery import Answer
-
-CountOption = Annotated[int, typer.Option("--k", "-k", min=1, help="rows per query")]
-WhereOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="only rows with this metadata; one key twice means either value, two keys mean both",
-    ),
-]
-ThresholdOption = Annotated[float | None, typer.Option(help="leave out rows with a lower score")]
-FarOption = Annotated[
-    float | None,
-    typer.Option(
-        help="leave out rows below the threshold for this false accept rate; the certificate has "
-        "one for each kind of rows"
-    ),
-]
-OldScoresOption = Annotated[
-    bool,
-    typer.Option(
-        "--old-scores", help="scores on the old model's scale, for clients with a fixed threshold"
-    ),
-]
-EncodersOption = Annotated[
-    str,
-    typer.Option(help=f"whose query older rows get: {describe_encoders()}"),
-]
-AlphaOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        max=1,
-        help="share of the new model in a blend  [default: the certificate's, else 0.5]",
-    ),
-]
-ApproximateOption = Annotated[
-    bool, typer.Option("--approximate", help="use the index (unibct gallery index)")
-]
-LazyOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DATA", help="images of rows: older hits are embedded again, stored and ranked"
-    ),
-]
-RememberOption = Annotated[
-    bool,
-    typer.Option("--remember", help="count the hits of older rows, for backfill --order asked"),
-]
 
 
 @gallery_app.command(
@@ -81,16 +39,28 @@ def search_command(
     path: GalleryArgument,
     data: RowsArgument,
     images: ImagesOption = None,
-    k: CountOption = 10,
-    where: WhereOption = None,
-    threshold: ThresholdOption = None,
-    far: FarOption = None,
-    old_scores: OldScoresOption = False,
-    encoders: EncodersOption = NEW_QUERY,
-    alpha: AlphaOption = None,
-    approximate: ApproximateOption = False,
-    lazy: LazyOption = None,
-    remember: RememberOption = False,
+    k: int = option("rows per query", None, "--k", "-k", default=10, min=1),
+    where: list[str] | None = option(
+        "only rows with this metadata; one key twice means either value, two keys mean both",
+        "KEY=VALUE",
+    ),
+    threshold: float | None = option("leave out rows with a lower score"),
+    far: float | None = option(
+        "leave out rows below the threshold for this false accept rate; the certificate has "
+        "one for each kind of rows"
+    ),
+    old_scores: bool = flag(
+        "--old-scores", "scores on the old model's scale, for clients with a fixed threshold"
+    ),
+    encoders: str = option(f"whose query older rows get: {describe_encoders()}", default=NEW_QUERY),
+    alpha: float | None = option(
+        "share of the new model in a blend  [default: the certificate's, else 0.5]", min=0, max=1
+    ),
+    approximate: bool = flag("--approximate", "use the index (unibct gallery index)"),
+    lazy: str | None = option(
+        "images of rows: older hits are embedded again, stored and ranked", "DATA"
+    ),
+    remember: bool = flag("--remember", "count the hits of older rows, for backfill --order asked"),
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,

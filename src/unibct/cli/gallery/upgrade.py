@@ -2,21 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from unibct.cli.gallery.options import (
     CertificateOption,
     GalleryArgument,
-    LaterRows,
-    OptionalRows,
     doubt_text,
     gallery_app,
     opened_gallery,
     say,
 )
-from unibct.cli.options import DeviceOption, JsonOption, SkipOption, examples
+from unibct.cli.options import (
+    DeviceOption,
+    JsonOption,
+    SkipOption,
+    argument,
+    examples,
+    flag,
+    option,
+)
 from unibct.errors import UserError
 from unibct.gallery.orders import ORDERS, RANDOM
 
@@ -25,10 +29,6 @@ if TYPE_CHECKING:
     from unibct.gallery.gallery import Gallery
 
 _ORDERS = ", ".join(f"{name} ({order.meaning})" for name, order in ORDERS.items())
-IdsOption = Annotated[
-    Path | None,
-    typer.Option(metavar="LIST", help="take only the rows in this file, one id per line"),
-]
 
 
 @gallery_app.command(
@@ -41,25 +41,16 @@ IdsOption = Annotated[
 )
 def upgrade_command(
     path: GalleryArgument,
-    model: Annotated[
-        str, typer.Option(metavar="NEW", help="the model that will search the gallery")
-    ],
+    model: str = option("the model that will search the gallery", "NEW", default=...),
     certificate: CertificateOption = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="upgrade without a certificate that allows it; recorded, and shown from then on",
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="check model and certificates, say what it costs, change nothing; known queries "
-            "are not asked",
-        ),
-    ] = False,
+    force: bool = flag(
+        "--force", "upgrade without a certificate that allows it; recorded, and shown from then on"
+    ),
+    dry_run: bool = flag(
+        "--dry-run",
+        "check model and certificates, say what it costs, change nothing; known queries "
+        "are not asked",
+    ),
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -102,34 +93,19 @@ def upgrade_command(
 )
 def backfill_command(
     path: GalleryArgument,
-    data: OptionalRows = None,
-    share: Annotated[
-        float, typer.Option(help="go on until this share of all rows is the new model's own")
-    ] = 1.0,
-    ids: IdsOption = None,
-    order: Annotated[
-        str,
-        typer.Option(help=f"which rows first: {_ORDERS}"),
-    ] = RANDOM,
-    seed: Annotated[int, typer.Option(min=0, help="chooses the random order")] = 0,
-    map_folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--map",
-            metavar="MAP",
-            help="use this map instead of images; from unibct adapt --direction forward",
-        ),
-    ] = None,
-    pause: Annotated[
-        bool, typer.Option("--pause", help="stop a backfill that runs in another process")
-    ] = False,
-    abort: Annotated[bool, typer.Option("--abort", help="undo the last backfill")] = False,
-    finish: Annotated[
-        bool,
-        typer.Option(
-            "--finish", help="delete the old vectors of rows that have new ones, for good"
-        ),
-    ] = False,
+    data: str | None = argument(
+        "the images of the rows, or embeddings of them by the new model", "DATA", default=None
+    ),
+    share: float = option("go on until this share of all rows is the new model's own", default=1.0),
+    ids: Path | None = option("take only the rows in this file, one id per line", "LIST"),
+    order: str = option(f"which rows first: {_ORDERS}", default=RANDOM),
+    seed: int = option("chooses the random order", default=0, min=0),
+    map_folder: Path | None = option(
+        "use this map instead of images; from unibct adapt --direction forward", "MAP", "--map"
+    ),
+    pause: bool = flag("--pause", "stop a backfill that runs in another process"),
+    abort: bool = flag("--abort", "undo the last backfill"),
+    finish: bool = flag("--finish", "delete the old vectors of rows that have new ones, for good"),
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -172,13 +148,12 @@ def backfill_command(
 )
 def rollback_command(
     path: GalleryArgument,
-    data: LaterRows = None,
-    to: Annotated[
-        int | None,
-        typer.Option(
-            metavar="STEP", help="go back to before this step  [default: the last upgrade]"
-        ),
-    ] = None,
+    data: str | None = argument(
+        "images of rows that have no vector of the earlier model, or its embeddings",
+        "DATA",
+        default=None,
+    ),
+    to: int | None = option("go back to before this step  [default: the last upgrade]", "STEP"),
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
