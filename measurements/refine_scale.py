@@ -46,7 +46,6 @@ from unibct.embeddings.store import (
     SHARD_ROWS,
     STORE_DESCRIPTION,
     Shard,
-    StoredClasses,
     Vectors,
     open_embeddings,
     write_description,
@@ -130,7 +129,9 @@ def write_store(folder: Path, rows: int, dtype: str, order: str, number: int) ->
         dim=DIM,
         dtype=dtype,
         fingerprint=f"synthetic {number}",
-        classes=StoredClasses([f"{i}" for i in range(len(sizes))], None, UNKNOWN_CLASSES),
+        class_names=[f"{i}" for i in range(len(sizes))],
+        class_source=None,
+        training_classes=UNKNOWN_CLASSES,
     )
 
 

@@ -125,7 +125,7 @@ def test_stored_embeddings_are_as_strong_as_the_model_that_made_them(upgrade, st
     assert (strength, on) == old_strength(upgrade.old_model, upgrade.new_images, FRAME)
     assert "classes, some of which it was trained on" in on
     images = upgrade.new_images
-    expected = recall_at_1(stored.vectors_of(images.ids), images.labels)
+    expected = recall_at_1(stored.embeddings.vectors_of(images.ids), images.labels)
     assert strength is not None
     assert strength.recall_at_1 == pytest.approx(expected)
 

@@ -16,7 +16,9 @@ def test_every_form_stands_in_place_of_its_model(tmp_path):
         for reference in (tmp_path / place, f"embeddings:{tmp_path / place}"):
             opened = open_embedder(reference)
             assert (opened.dim, opened.fingerprint) == (6, "model")
-            assert np.array_equal(opened.vectors_of(written.ids[2:4]), written.vectors[2:4])
+            assert np.array_equal(
+                opened.embeddings.vectors_of(written.ids[2:4]), written.vectors[2:4]
+            )
 
 
 def test_files_that_the_user_gives_one_name_belong_to_one_model(tmp_path):

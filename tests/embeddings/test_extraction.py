@@ -35,7 +35,6 @@ from unibct.embeddings.extraction import (
     plan_store,
 )
 from unibct.embeddings.store import (
-    StoredClasses,
     open_embeddings,
     save_embeddings,
     write_description,
@@ -139,9 +138,9 @@ def test_notes_tell_which_shards_are_done(tmp_path):
 
 def test_a_store_is_finished_when_its_description_has_the_key(tmp_path):
     assert not is_finished(tmp_path, PLAN)
-    classes, form = StoredClasses(["a"], None, UNKNOWN_CLASSES), {"dim": 3, "dtype": "float32"}
-    described = {"fingerprint": "model", "classes": classes, "source": PLAN.key} | form
-    write_description(tmp_path, [write(tmp_path, 0, range(2))], **described)
+    form = {"dim": 3, "dtype": "float32", "fingerprint": "model", "source": PLAN.key}
+    classes = {"class_names": ["a"], "class_source": None, "training_classes": UNKNOWN_CLASSES}
+    write_description(tmp_path, [write(tmp_path, 0, range(2))], **form, **classes)
     assert is_finished(tmp_path, PLAN)
     assert not is_finished(tmp_path, replace(PLAN, dtype="float16"))
     with pytest.raises(UserError, match="exists already"):

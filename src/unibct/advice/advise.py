@@ -413,7 +413,9 @@ def _old_model_notes(old: Embedder, images: ImageSet, usable: int, run: Run) -> 
     notes: list[str] = []
     if isinstance(old, StoredEmbeddings):
         if usable < len(images):
-            missing = next(image_id for image_id in images.ids if image_id not in old.position)
+            missing = next(
+                image_id for image_id in images.ids if image_id not in old.embeddings.position
+            )
             notes.append(
                 f"{old.name} has no embedding of {len(images) - usable:,} of {len(images):,} "
                 f"images, first {missing!r}; training and mapping need them all: add them, or name "

@@ -167,7 +167,7 @@ def old_strength(old: Embedder, images: ImageSet, frame: Frame) -> tuple[ModelRe
         images.select(rows), frame if is_stored else cast(ImageEmbedder, old).input.frame
     )
     if is_stored:
-        vectors = old.vectors_of(sample.images.ids)
+        vectors = old.embeddings.vectors_of(sample.images.ids)
     else:
         starts = range(0, len(sample.pixels), _BATCH)
         batches = (sample.pixels[i : i + _BATCH] for i in starts)

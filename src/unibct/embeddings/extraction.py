@@ -39,7 +39,6 @@ from unibct.embeddings.store import (
     STORE_DESCRIPTION,
     Embeddings,
     Shard,
-    StoredClasses,
     file_digest,
     open_embeddings,
     read_description,
@@ -215,7 +214,7 @@ def _vectors(
     if isinstance(models[0], StoredEmbeddings):
         assert len(models) == 1
         advance(len(rows))
-        return [models[0].vectors_of(pixels.images.ids[rows.start : rows.stop])]
+        return [models[0].embeddings.vectors_of(pixels.images.ids[rows.start : rows.stop])]
     embedders = [cast(ImageEmbedder, model) for model in models]
     all_vectors = [np.empty((len(rows), model.dim), dtype=np.float32) for model in embedders]
     done = 0
@@ -500,9 +499,9 @@ class StoreRun:
             dim=self.model.dim,
             dtype=self.plan.dtype,
             fingerprint=self.plan.fingerprint,
-            classes=StoredClasses(
-                images.class_names, images.class_source, self.model.training_classes
-            ),
+            class_names=images.class_names,
+            class_source=images.class_source,
+            training_classes=self.model.training_classes,
             source=key,
         )
         sweep(self.folder)

@@ -62,7 +62,10 @@ def fit_map(
     new_rows, old_rows = _common_rows(new, old)
     labels, fitted_on = _classes(new, new_rows, old, old_rows)
     new_vectors, old_vectors = new.vectors[new_rows], old.vectors[old_rows]
-    known, fitted = _known_rows(len(new_rows), seed)
+    # The rows that are kept to try the map with, and the others.
+    order = np.random.default_rng([seed, 11]).permutation(len(new_rows))
+    known_count = min(_MOST_KNOWN, max(4, len(order) // 10))
+    known, fitted = sorted(order[:known_count].tolist()), sorted(order[known_count:].tolist())
     source, target = new_vectors[fitted], old_vectors[fitted]
     if direction != BACKWARD:
         source, target = target, source
@@ -84,8 +87,7 @@ def fit_map(
     pairs = KnownPairs(known_ids, new_vectors[known], old_vectors[known])
     scale = None
     if direction == BACKWARD:
-        rows = source, target, labels[fitted]
-        scale = mapped_score_scale(vector_map, *rows)
+        scale = mapped_score_scale(vector_map, source, target, labels[fitted])
     fingerprints = new.fingerprint, old.fingerprint
     return SpaceMap(vector_map, direction, *fingerprints, pairs, trial.share, scale, fitted_on)
 
@@ -171,8 +173,7 @@ def _common_keys(first: Embeddings, second: Embeddings) -> tuple[Sequence[str], 
 
 def _common_rows(new: Embeddings, old: Embeddings) -> tuple[list[int], list[int]]:
     """Return the rows of the images that both have; count the others and name the first."""
-    position = {image_id: row for row, image_id in enumerate(old.ids)}
-    new_rows = [row for row, image_id in enumerate(new.ids) if image_id in position]
+    new_rows = [row for row, image_id in enumerate(new.ids) if image_id in old.position]
     if len(new_rows) < _FEWEST_IMAGES:
         example = f", such as {new.ids[0]!r} and {old.ids[0]!r}" if new.ids and old.ids else ""
         raise UserError(
@@ -187,7 +188,7 @@ def _common_rows(new: Embeddings, old: Embeddings) -> tuple[list[int], list[int]
                 f"{len(alone)} images have {'an' if side == 'old' else 'a'} {side} embedding only, "
                 f"first {alone[0]!r}; they are not used"
             )
-    return new_rows, [position[new.ids[row]] for row in new_rows]
+    return new_rows, [old.position[new.ids[row]] for row in new_rows]
 
 
 def _classes(
@@ -206,10 +207,3 @@ def _classes(
             names = [side.class_names[label] for label in used]
             return labels, training_classes(names, side.class_source)
     return np.arange(len(new_rows)), UNKNOWN_CLASSES
-
-
-def _known_rows(count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Draw the rows that are kept to try the map with, and return them and the others."""
-    order = np.random.default_rng([seed, 11]).permutation(count)
-    known_count = min(_MOST_KNOWN, max(4, count // 10))
-    return sorted(order[:known_count].tolist()), sorted(order[known_count:].tolist())

@@ -18,11 +18,8 @@ def recall_at_1(vectors: Any, labels: Any) -> float:
     """Return the share of images whose nearest other image by cosine has the same class.
 
     Images that are the only one of their class are found by others, but ask nothing themselves.
-    An image of another class that is exactly as near as the mate counts as nearer.
-
-    Args:
-        vectors: (images, dim).
-        labels: (images,) integers.
+    An image of another class that is exactly as near as the mate counts as nearer. The shapes are
+    (images, dim), and (images,) integers.
     """
     rows = normalized(checked_embeddings(vectors, "vectors"))
     classes = checked_labels(labels, len(rows))
@@ -47,12 +44,8 @@ def sample_classes(labels: Any, at_most: int, *, seed: int = 0) -> Ints:
     """Return the sorted rows of whole classes, drawn until there are ``at_most`` images.
 
     Classes of one image are left out. Of a class that would be more than half of the sample, fewer
-    images are drawn, so that there are always two classes.
-
-    Args:
-        labels: (images,) integers.
-        at_most: number of images.
-        seed: chooses the classes; all of them if they fit.
+    images are drawn, so that there are always two classes. ``labels`` are (images,) integers; the
+    seed chooses the classes, unless all of them fit.
     """
     classes = checked_labels(labels)
     _, numbers = np.unique(classes, return_inverse=True)
@@ -60,22 +53,13 @@ def sample_classes(labels: Any, at_most: int, *, seed: int = 0) -> Ints:
     rng, largest, images = np.random.default_rng(seed), max(at_most // 2, 2), 0
     by_class = np.argsort(rng.permutation(len(sizes))[numbers], kind="stable")
     chosen: list[Ints] = []
-    for begin, end in _runs(numbers[by_class]):
-        rows = by_class[begin:end]
+    for rows in np.split(by_class, np.flatnonzero(np.diff(numbers[by_class])) + 1):
         if len(rows) > largest:
             rows = rng.permutation(rows)[:largest]
         if len(rows) > 1 and (len(chosen) < 2 or images + len(rows) <= at_most):
             chosen.append(rows)
             images += len(rows)
     return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
-
-
-def _runs(values: Ints) -> list[tuple[int, int]]:
-    """Return begin and end of each stretch of equal values."""
-    if not len(values):
-        return []
-    ends = [*(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
-    return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 # How strong a model is: its recall@1 beside that of raw pixels, which need no model at all.
@@ -117,11 +101,8 @@ class ModelRecall:
 def pixel_vectors(pixels: Pixels) -> NDArray[np.float32]:
     """Return the pixels of images as vectors, whose cosine is the correlation of two images.
 
-    Args:
-        pixels: (images, height, width) or (images, height, width, channels) uint8.
-
-    Returns:
-        (images, values): each image shrunk to at most 32×32 by averaging, less its own mean.
+    (images, height, width) or (images, height, width, channels) uint8 -> (images, values): each
+    image shrunk to at most 32×32 by averaging, less its own mean.
     """
     import torch
     import torch.nn.functional as F

@@ -160,9 +160,8 @@ class Rows:
     def read_stored(self, key: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read some rows in the type they have on disk.
 
-        Args:
-            key: a slice, a sequence of row numbers, or a mask with one bool per row.
-            out: (rows, dim) array of ``stored_dtype`` to fill; a new array by default.
+        ``key`` is a slice, a sequence of row numbers, or a mask with one bool per row; ``out`` a
+        (rows, dim) array of ``stored_dtype`` to fill, by default a new one.
         """
         if isinstance(key, slice) and key.indices(len(self))[2] == 1:
             start, stop, _ = key.indices(len(self))
@@ -284,6 +283,11 @@ class Embeddings:
         return ids
 
     @cached_property
+    def position(self) -> dict[str, int]:
+        """The row of each id."""
+        return {image_id: row for row, image_id in enumerate(self.ids)}
+
+    @cached_property
     def labels(self) -> NDArray[np.int64]:
         """(images,) int64, indices into ``class_names``; all −1 if no classes are known."""
         labels = _value_of(self._labels)
@@ -328,12 +332,11 @@ class Embeddings:
 
     def listed(self, list_file: Path) -> "Embeddings":
         """Return the rows whose ids are in a file, which has one id per line."""
-        position = {row_id: row for row, row_id in enumerate(self.ids)}
         lines = read_id_list(list_file)
         for row_id, number in lines.items():
-            if row_id not in position:
+            if row_id not in self.position:
                 raise UserError(f"{list_file}, line {number}: {row_id!r} has no embedding")
-        rows = sorted(position[row_id] for row_id in lines)
+        rows = sorted(self.position[row_id] for row_id in lines)
         return Embeddings(
             np.asarray(self.vectors[rows]),
             tuple(self.ids[row] for row in rows),
@@ -358,16 +361,20 @@ class Embeddings:
 
     def rows_of(self, images: ImageSet) -> NDArray[np.float32]:
         """Return the vectors of ``images``, in the order of ``images``."""
-        if self.ids == images.ids:
-            return np.asarray(self.vectors)
-        position = {image_id: row for row, image_id in enumerate(self.ids)}
-        missing = [image_id for image_id in images.ids if image_id not in position]
+        known = images.ids if self.ids == images.ids else self.position
+        missing = [image_id for image_id in images.ids if image_id not in known]
         if missing:
             raise UserError(
                 f"{len(missing)} images of {images.name} have no embedding, first {missing[0]!r}; "
                 "make them with `unibct embed`"
             )
-        return self.vectors[[position[image_id] for image_id in images.ids]]
+        return self.vectors_of(images.ids)
+
+    def vectors_of(self, ids: Sequence[str]) -> NDArray[np.float32]:
+        """Return (ids, dim) the rows with these ids, which must be there."""
+        if tuple(ids) == self.ids:
+            return np.asarray(self.vectors)
+        return self.vectors[[self.position[image_id] for image_id in ids]]
 
 
 def open_embeddings(folder: str | Path, *, verify: bool | None = None) -> Embeddings:
@@ -549,9 +556,9 @@ def save_embeddings(
             dim=embeddings.vectors.shape[1],
             dtype=dtype,
             fingerprint=embeddings.fingerprint,
-            classes=StoredClasses(
-                embeddings.class_names, embeddings.class_source, embeddings.training_classes
-            ),
+            class_names=embeddings.class_names,
+            class_source=embeddings.class_source,
+            training_classes=embeddings.training_classes,
             source=source,
             protocol=protocol,
         )
@@ -609,19 +616,16 @@ def _append(folder: Path, embeddings: Embeddings, shard_rows: int) -> None:
     renamed = list(stored_names) != list(stored.class_names)
     classes_file = f"classes-{len(shards)}.txt" if renamed else description.classes_file
     shards += _write_shards(folder, embeddings, labels, description.dtype, shard_rows, shards)
+    is_known = stored.training_classes != UNKNOWN_CLASSES  # the same model has made both
     write_description(
         folder,
         shards,
         dim=description.dim,
         dtype=description.dtype,
         fingerprint=description.fingerprint,
-        classes=StoredClasses(
-            class_names,
-            class_source,
-            embeddings.training_classes
-            if stored.training_classes == UNKNOWN_CLASSES
-            else stored.training_classes,  # the same model has made both
-        ),
+        class_names=class_names,
+        class_source=class_source,
+        training_classes=(stored if is_known else embeddings).training_classes,
         classes_file=classes_file,
     )
 
@@ -660,15 +664,6 @@ def _require_new_ids(folder: Path, stored: Embeddings, embeddings: Embeddings) -
         known_ids.add(image_id)
 
 
-@dataclass(frozen=True)
-class StoredClasses:
-    """What a folder keeps about classes."""
-
-    names: Sequence[str]  # one per class of the images
-    source: str | None  # what numbered them, see ``ImageSet``
-    training: TrainingClasses  # the classes that the model was trained on
-
-
 def write_description(
     folder: Path,
     shards: Sequence[Shard],
@@ -676,7 +671,9 @@ def write_description(
     dim: int,
     dtype: str,
     fingerprint: str,
-    classes: StoredClasses,
+    class_names: Sequence[str],
+    class_source: str | None,
+    training_classes: TrainingClasses,
     source: str | None = None,
     protocol: str | None = None,
     classes_file: str = CLASSES_FILE,
@@ -686,7 +683,7 @@ def write_description(
     The arguments are those of ``Description``, with all shards of the folder. In a file, classes
     are only ever added at the end, so an older description fits it too.
     """
-    text = _encoded_lines(classes.names, "class")
+    text = _encoded_lines(class_names, "class")
     _write_bytes(folder / classes_file, text)
     write_json(
         folder / STORE_DESCRIPTION,
@@ -703,8 +700,8 @@ def write_description(
         }
         | ({} if protocol is None else {"protocol": protocol})
         | ({} if classes_file == CLASSES_FILE else {"classes_file": classes_file})
-        | ({} if classes.source == UNKNOWN_SOURCE else {"class_source": classes.source})
-        | _written_training_classes(folder, classes.training),
+        | ({} if class_source == UNKNOWN_SOURCE else {"class_source": class_source})
+        | _written_training_classes(folder, training_classes),
     )
 
 

@@ -1,9 +1,8 @@
 """Stored embeddings: checked row by row, in place of a model, and as data to train on."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -121,21 +120,10 @@ class StoredEmbeddings:
         """The classes that the model was trained on, as far as they are recorded."""
         return self.embeddings.training_classes
 
-    @cached_property
-    def position(self) -> dict[str, int]:
-        """The row of each id."""
-        return {image_id: row for row, image_id in enumerate(self.embeddings.ids)}
-
-    def vectors_of(self, ids: Sequence[str]) -> NDArray[np.float32]:
-        """Return (ids, dim) the rows with these ids, which must be there."""
-        rows = [self.position[image_id] for image_id in ids]
-        if rows == list(range(len(self.embeddings))):
-            return np.asarray(self.embeddings.vectors)
-        return self.embeddings.vectors[rows]
-
     def require_all(self, images: ImageSet) -> None:
         """Refuse images that have no embedding; count them and name the first."""
-        missing = [image_id for image_id in images.ids if image_id not in self.position]
+        position = self.embeddings.position
+        missing = [image_id for image_id in images.ids if image_id not in position]
         if missing:
             raise UserError(
                 f"{self.name} has no embedding of {len(missing)} of {len(images)} images of "
@@ -153,7 +141,8 @@ class StoredEmbeddings:
 
     def known_images(self, images: ImageSet) -> ImageSet:
         """Return the images that have an embedding."""
-        rows = [row for row, image_id in enumerate(images.ids) if image_id in self.position]
+        position = self.embeddings.position
+        rows = [row for row, image_id in enumerate(images.ids) if image_id in position]
         if not rows:
             raise UserError(f"{self.name} has no embedding of any image of {images.name}")
         return images if len(rows) == len(images) else images.select(rows)
@@ -161,15 +150,7 @@ class StoredEmbeddings:
     def of(self, images: ImageSet) -> Embeddings:
         """Return the embeddings of a set's images, in the order of the set."""
         self.require_all(images)
-        return Embeddings(
-            self.vectors_of(images.ids),
-            images.ids,
-            images.labels,
-            images.class_names,
-            self.fingerprint,
-            class_source=images.class_source,
-            training_classes=self.training_classes,
-        )
+        return self.embeddings.of_images(images)
 
 
 def require_stored(embedders: Iterable[object], images: ImageSet) -> None:
@@ -187,10 +168,9 @@ class _Reader:
     """Reads a row as an image of one row and as many columns as the vector has numbers."""
 
     embeddings: Embeddings
-    position: dict[str, int]
 
     def __call__(self, image_id: str) -> Pixels:
-        vector = np.asarray(self.embeddings.vectors[[self.position[image_id]]])
+        vector = np.asarray(self.embeddings.vectors[[self.embeddings.position[image_id]]])
         return vector.reshape(1, -1, 1)  # pyright: ignore[reportReturnType]
 
 
@@ -201,7 +181,6 @@ def vector_set(embeddings: Embeddings, name: str) -> ImageSet:
             f"{name} has no classes: add a column `label`, or NAME.labels.txt beside NAME.npy"
         )
     used, labels = np.unique(embeddings.labels, return_inverse=True)
-    position = {image_id: row for row, image_id in enumerate(embeddings.ids)}
     names, source = [embeddings.class_names[int(c)] for c in used], embeddings.class_source
     is_known = source not in (None, UNKNOWN_SOURCE)
     class_names, class_source = (tuple(names), source) if is_known else names_and_source(names)
@@ -210,7 +189,7 @@ def vector_set(embeddings: Embeddings, name: str) -> ImageSet:
         embeddings.ids,
         labels.astype(np.int64),
         class_names,
-        _Reader(embeddings, position),
+        _Reader(embeddings),
         class_source=class_source,
         vector_dim=embeddings.vectors.shape[1],
         vectors_by=embeddings.training_classes,

@@ -234,7 +234,7 @@ def _vectors(embedder: Embedder, pixels: PixelBatches, rows: Ints) -> Floats:
     ids = [images.ids[int(row)] for row in rows]
     if isinstance(embedder, StoredEmbeddings):
         embedder.require_all(images.select(rows))
-        return embedder.vectors_of(ids)
+        return embedder.embeddings.vectors_of(ids)
     embedder = cast(ImageEmbedder, embedder)
     if embedder.input.frame != pixels.frame:
         with progress.silenced():

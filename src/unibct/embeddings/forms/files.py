@@ -44,12 +44,9 @@ def encoded_lines(values: Sequence[str], what: str) -> bytes:
 
 
 def decoded_lines(data: bytes, where: str, rows: int) -> tuple[str, ...]:
-    """Return the lines of a text, which must be as many as there are rows.
+    """Return the lines of a UTF-8 text, which must be as many as there are rows.
 
-    Args:
-        data: UTF-8, with or without a break after the last line.
-        where: what the text is, for messages.
-        rows: how many rows there are.
+    The last line may have a break after it. ``where`` is what the text is, for messages.
     """
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
