@@ -30,7 +30,6 @@ WEIGHTS_FILE = "model.safetensors"
 CLASSIFIER_FILE = "classifier.safetensors"
 MAP_FILE = "adapter.safetensors"  # the word for a map in files and fingerprints of models
 
-
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 _WRAPPERS = ("state_dict", "model", "model_state_dict")  # names under which files hide the tensors
 _PREFIXES = ("module.", "backbone.", "model.")  # what wrappers put before the names
@@ -73,8 +72,7 @@ def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
         except UserError:
             raise
         except Exception as error:  # a damaged file makes torch raise almost anything
-            reason = first_line(error)
-            raise UserError(f"{path} cannot be read as weights: {reason}") from error
+            raise UserError(f"{path} cannot be read as weights: {first_line(error)}") from error
     return tensors
 
 
@@ -111,7 +109,9 @@ def load_weights(
     were taken off the network.
     """
     wanted = {k: v for k, v in network.state_dict().items() if not _is_counter(k)}
-    named = _without_prefix(tensors, wanted, (*_PREFIXES, *prefixes))
+    # Of the prefixes, that one is taken off which makes most names known.
+    candidates = [tensors_under(prefix, tensors) for prefix in ("", *_PREFIXES, *prefixes)]
+    named = max(candidates, key=lambda candidate: len(set(wanted) & set(candidate)))
     fitting = {k: named[k] for k, v in wanted.items() if k in named and named[k].shape == v.shape}
     for name, tensor in wanted.items():
         if name in fitting or name.startswith(head or ("\0",)):
@@ -152,15 +152,6 @@ def surplus_tensor(
         if owner and (not has_layer or tensor in ("weight", "bias")):
             return name
     return None
-
-
-def _without_prefix(
-    tensors: Mapping[str, Tensor], wanted: Iterable[str], prefixes: tuple[str, ...]
-) -> dict[str, Tensor]:
-    """Take the prefix off that makes most names known."""
-    names = set(wanted)
-    candidates = (tensors_under(prefix, tensors) for prefix in ("", *prefixes))
-    return max(candidates, key=lambda named: len(names & set(named)))
 
 
 def tensors_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -250,7 +241,9 @@ def load_model(
         with_classifier: load the class weights too. They may be larger than the network.
     """
     folder = Path(path)
-    description = _read_description(folder)
+    if not (folder / MODEL_DESCRIPTION).is_file():
+        raise UserError(f"{folder} is not a model folder: {_what_it_is(folder)}")
+    description: Any = read_json(folder / MODEL_DESCRIPTION)
     try:
         model = _read_model(folder, description, with_classifier)
         fingerprint, classifier_digest = description["fingerprint"], description["classifier"]
@@ -259,16 +252,9 @@ def load_model(
     except KeyError as error:
         raise UserError(f"{folder / MODEL_DESCRIPTION} lacks the entry {error}") from error
     except _LOADING_ERRORS as error:
-        reason = first_line(error)
-        raise UserError(f"{folder} cannot be loaded as a model: {reason}") from error
+        raise UserError(f"{folder} cannot be loaded as a model: {first_line(error)}") from error
     _require_matching_files(folder, model, fingerprint, classifier_digest)
     return model.to(pick_device(device) if isinstance(device, str) else device)
-
-
-def _read_description(folder: Path) -> Any:
-    if not (folder / MODEL_DESCRIPTION).is_file():
-        raise UserError(f"{folder} is not a model folder: {_what_it_is(folder)}")
-    return read_json(folder / MODEL_DESCRIPTION)
 
 
 def _what_it_is(folder: Path) -> str:

@@ -122,17 +122,20 @@ def find_architecture(name: str, request: NetworkRequest | None = None) -> Archi
     architecture = _own_architecture(name)
     if request.pooling != "auto":
         raise UserError(f"pooling = {request.pooling}: {name} has its own; leave pooling out")
-    if request.weights in (None, RANDOM):
-        return architecture
     return starting_from(request.weights, _load_own_start, architecture)
 
 
 def starting_from(
-    place: str, load: "Callable[..., None]", architecture: Architecture
+    place: str | None, load: "Callable[..., None]", architecture: Architecture
 ) -> Architecture:
-    """Return the architecture whose first weights ``load(network, place=…)`` reads from a place."""
+    """Return the architecture whose first weights ``load(network, place=…)`` reads from a place.
+
+    They are random if there is no place, or if it is ``RANDOM``.
+    """
     from unibct.models.model_folder import files_digest, weight_files
 
+    if place in (None, RANDOM):
+        return architecture
     start = partial(load, place=place)
     return replace(architecture, start=start, start_digest=files_digest(weight_files(place)))
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unibct.distributed.device import callers_generators_kept
 from unibct.errors import UserError, first_line
-from unibct.models.architectures import RANDOM, Architecture, NetworkRequest, starting_from
+from unibct.models.architectures import Architecture, NetworkRequest, starting_from
 from unibct.models.architectures.resnet import (
     embedding_network,
     feature_count,
@@ -39,8 +39,6 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
     own_input = _own_input(reference, _attribute(reference))
     architecture = stored_architecture(config, own_input)
     architecture = replace(architecture, dim=_own_dim(reference, own_input))
-    if request.weights in (None, RANDOM):
-        return architecture
     return starting_from(request.weights, load_backbone, architecture)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
 from unibct.models.input import InputSpec
+from unibct.models.model import evaluating
 from unibct.models.model_folder import load_weights, read_weights, weight_files
 
 
@@ -88,16 +89,13 @@ class ResNet(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small_images else nn.MaxPool2d(3, 2, 1)
         in_width = widths[0]
-        stages: list[nn.Module] = []
+        self.stage_names = [f"layer{stage + 1}" for stage in range(len(depths))]
         for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
             blocks: list[nn.Module] = []
             for index in range(depth):
                 blocks.append(block(in_width, width, 2 if stage > 0 and index == 0 else 1))
                 in_width = width * block.expansion
-            stages.append(nn.Sequential(*blocks))
-        self.stage_names = [f"layer{stage + 1}" for stage in range(len(stages))]
-        for name, stage in zip(self.stage_names, stages, strict=True):
-            self.add_module(name, stage)
+            self.add_module(self.stage_names[stage], nn.Sequential(*blocks))
         if small_images:
             shrink = 2 ** len(widths)
             self.avgpool = nn.Identity()
@@ -287,22 +285,17 @@ def feature_count(
     device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
     image = torch.linspace(-1, 1, spec.channels * spec.height * spec.width, device=device)
     image = image.view(1, spec.channels, spec.height, spec.width)
-    was_training = backbone.training
-    backbone.eval()
     try:
-        with torch.no_grad():
+        with evaluating(backbone), torch.no_grad():
             output: Any = pool(backbone, image)
             again: Any = pool(backbone, image)
     except UserError:
         raise
     except Exception as error:  # a network may raise anything about a shape that it cannot take
-        reason = first_line(error)
         raise UserError(
             f"{name} cannot take images of {spec.height}x{spec.width} with {spec.channels} "
-            f"channels{f'; it takes {sizes}' if sizes else ''} ({reason})"
+            f"channels{f'; it takes {sizes}' if sizes else ''} ({first_line(error)})"
         ) from error
-    finally:
-        backbone.train(was_training)
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 1 or not output.numel():
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise UserError(f"{name} gives {shape} for one image, not one vector")

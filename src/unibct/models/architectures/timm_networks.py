@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
-from unibct.models.architectures import RANDOM, Architecture, NetworkRequest, starting_from
+from unibct.models.architectures import Architecture, NetworkRequest, starting_from
 from unibct.models.architectures.resnet import (
     EmbeddingNetwork,
     embedding_network,
@@ -36,19 +36,23 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
         raise UserError(
             f"timm has no network called {reference!r}; timm.list_models() lists the names{hint}"
         )
-    config = {"library": f"timm {library.__version__}", "pooling": request.pooling}
-    config |= {"name": reference}
+    version = f"timm {library.__version__}"
+    config = {"library": version, "pooling": request.pooling, "name": reference}
     with torch.device("meta"):  # shapes only
-        network = _without_weights(reference)
+        try:
+            network = library.create_model(reference, pretrained=False, num_classes=0)
+        except Exception as error:  # what follows the point is no set of weights that timm knows
+            raise UserError(
+                f"timm:{reference} cannot be built: {first_line(error)}; timm.list_pretrained() "
+                "lists the names with weights"
+            ) from error
         own_input = _own_input(network)
         dim = _own_dim(network, request.pooling, own_input)
     architecture = replace(stored_architecture(config, own_input), dim=dim)
-    if request.weights not in (None, RANDOM):
-        return starting_from(request.weights, load_backbone, architecture)
     if request.weights is None and request.download:
-        start, digest = partial(_download, config=config), f"downloaded by {config['library']}"
+        start, digest = partial(_download, config=config), f"downloaded by {version}"
         return replace(architecture, start=start, start_digest=digest)
-    return architecture
+    return starting_from(request.weights, load_backbone, architecture)
 
 
 def stored_architecture(config: Mapping[str, Any], own_input: InputSpec) -> Architecture:
@@ -71,19 +75,9 @@ def _library() -> Any:
             "architecture = timm:… needs the library timm: pip install 'unibct[timm]'"
         ) from error
     except RuntimeError as error:  # torchvision's own, if it was built for another torch
-        reason = first_line(error)
         raise UserError(
-            f"timm cannot be imported: {reason}; install torch and torchvision from the same index"
-        ) from error
-
-
-def _without_weights(reference: str) -> Any:
-    try:
-        return _library().create_model(reference, pretrained=False, num_classes=0)
-    except Exception as error:  # what follows the point is no set of weights that timm knows
-        raise UserError(
-            f"timm:{reference} cannot be built: {first_line(error)}; timm.list_pretrained() lists "
-            "the names with weights"
+            f"timm cannot be imported: {first_line(error)}; install torch and torchvision from the "
+            "same index"
         ) from error
 
 
@@ -105,23 +99,23 @@ def _own_input(network: Any) -> InputSpec:
     return InputSpec(height, width, channels, mean, std, _FITS.get(data["crop_mode"], "crop"))
 
 
-def _backbone(config: Mapping[str, Any], spec: InputSpec, **options: Any) -> nn.Module:
+def _backbone(config: Mapping[str, Any], spec: InputSpec) -> nn.Module:
     """Build the network; some are built for one image size and take it as an option."""
     library = _library()
-    options = {"pretrained": False, "num_classes": 0, "in_chans": spec.channels} | options
-    sized = options | {"img_size": (spec.height, spec.width)}
+    options = {"pretrained": False, "num_classes": 0, "in_chans": spec.channels}
+    size = spec.height, spec.width
     try:
         try:
-            return library.create_model(config["name"], **sized)
+            return library.create_model(config["name"], **options, img_size=size)
         except TypeError:
             return library.create_model(config["name"], **options)
     except UserError:
         raise
     except Exception as error:  # a network may raise anything about a size that it cannot take
-        reason = first_line(error)
         raise UserError(
             f"timm:{config['name']} cannot be built by timm {library.__version__} for images of "
-            f"{spec.height}x{spec.width} (the model was made by {config['library']}): {reason}"
+            f"{spec.height}x{spec.width} (the model was made by {config['library']}): "
+            f"{first_line(error)}"
         ) from error
 
 
@@ -137,8 +131,9 @@ def _download(network: nn.Module, *, config: Mapping[str, Any]) -> None:
             config["name"], pretrained=True, num_classes=0, in_chans=channels, **options
         )
     except Exception as error:  # no network, no weights under this name
-        reason = first_line(error)
-        raise UserError(f"timm:{config['name']} cannot be downloaded: {reason}") from error
+        raise UserError(
+            f"timm:{config['name']} cannot be downloaded: {first_line(error)}"
+        ) from error
     backbone.load_state_dict(published.state_dict())
 
 

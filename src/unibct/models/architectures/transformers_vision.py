@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
 from unibct.files import read_json
-from unibct.models.architectures import RANDOM, Architecture, NetworkRequest, starting_from
+from unibct.models.architectures import Architecture, NetworkRequest, starting_from
 from unibct.models.architectures.resnet import (
     EmbeddingNetwork,
     embedding_network,
@@ -49,8 +49,9 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
     try:
         config = auto_config.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # the library raises many kinds of errors
-        reason = first_line(error)
-        raise UserError(f"transformers:{reference} cannot be opened: {reason}") from error
+        raise UserError(
+            f"transformers:{reference} cannot be opened: {first_line(error)}"
+        ) from error
     config = getattr(config, "vision_config", config)  # of a model for images and text
     values = json.loads(config.to_json_string(use_diff=False))
     values = {key: value for key, value in values.items() if key not in _NOT_STRUCTURE}
@@ -62,9 +63,9 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
     own_input = _own_input(folder, values)
     stored |= _pooling_words(stored, own_input)
     architecture = replace(stored_architecture(stored, own_input), dim=_own_dim(stored, own_input))
-    place = _weights_place(folder, request)
-    if place is None:
-        return architecture
+    place = request.weights
+    if place is None and any(any(folder.glob(pattern)) for pattern in _WEIGHT_PATTERNS):
+        place = str(folder)
     return starting_from(place, _load_start, architecture)
 
 
@@ -104,20 +105,12 @@ def _folder(reference: str, request: NetworkRequest) -> Path:
         )
     except Exception as error:  # no network, no such name, not allowed
         if request.download:
-            reason = first_line(error)
-            raise UserError(f"{reference} cannot be downloaded: {reason}") from error
+            raise UserError(f"{reference} cannot be downloaded: {first_line(error)}") from error
         raise UserError(
             f"transformers:{reference} is neither a folder with a config.json nor a model that "
             "was downloaded before; nothing is fetched unless the recipe says download = true"
         ) from error
     return Path(downloaded)
-
-
-def _weights_place(folder: Path, request: NetworkRequest) -> str | None:
-    if request.weights is not None:
-        return None if request.weights == RANDOM else request.weights
-    has_weights = any(any(folder.glob(pattern)) for pattern in _WEIGHT_PATTERNS)
-    return str(folder) if has_weights else None
 
 
 def _first_reason(error: BaseException) -> str:
@@ -243,8 +236,7 @@ def _pretrained(backbone: Any, folder: str) -> Any:
                 **options,
             )
     except Exception as error:  # the library raises many kinds of errors
-        reason = first_line(error)
-        raise UserError(f"the weights in {folder} do not fit: {reason}") from error
+        raise UserError(f"the weights in {folder} do not fit: {first_line(error)}") from error
     missing = sorted(report["missing_keys"])
     if missing:
         raise UserError(
