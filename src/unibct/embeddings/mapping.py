@@ -65,7 +65,8 @@ def fit_map(
     # The rows that are kept to try the map with, and the others.
     order = np.random.default_rng([seed, 11]).permutation(len(new_rows))
     known_count = min(_MOST_KNOWN, max(4, len(order) // 10))
-    known, fitted = sorted(order[:known_count].tolist()), sorted(order[known_count:].tolist())
+    known: list[int] = sorted(order[:known_count].tolist())
+    fitted: list[int] = sorted(order[known_count:].tolist())
     source, target = new_vectors[fitted], old_vectors[fitted]
     if direction != BACKWARD:
         source, target = target, source
