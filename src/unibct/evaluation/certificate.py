@@ -153,8 +153,7 @@ class Certificate:
     def calibration_of(self, direction: str) -> ScoreMap:
         """Return what puts scores of other queries with old rows on the scale of new rows.
 
-        Args:
-            direction: ``new→old``, ``old→old`` (the old query for old rows) or ``blend→old``.
+        The direction is ``new→old``, ``old→old`` (the old query for old rows) or ``blend→old``.
         """
         if direction == CROSS:
             return self.calibration
@@ -168,8 +167,7 @@ class Certificate:
     def score_map_of(self, direction: str) -> ScoreMap:
         """Return what puts scores on the scale of old queries with old rows.
 
-        Args:
-            direction: ``new→old``, ``new→new`` or ``blend→old``.
+        The direction is ``new→old``, ``new→new`` or ``blend→old``.
         """
         return ScoreMap.from_json(self.content["score_map"][direction])
 

@@ -146,10 +146,7 @@ def choose_calibration(kinds: TwoKinds, *, seed: int = 0) -> CalibrationChoice:
     The classes are halved. On one half each kind is fitted and measured; the best is chosen, or the
     simplest of equally good ones. The other half shows what the choice is worth, and does not
     influence it. The returned calibration has the chosen kind, and is fitted on all classes.
-
-    Args:
-        kinds: the test's queries and rows.
-        seed: of the halves and of the rows that the new model has made.
+    ``seed`` draws the halves and the rows that the new model has made.
     """
     halves = _halves(kinds, seed)
     calibrations = fitted_kinds(KINDS, *halves[0].pairs())

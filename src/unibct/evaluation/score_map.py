@@ -197,13 +197,10 @@ def fit_score_map(
     after: ScoredPairs | Impostors | Floats,
     kind: str = FITTED,
 ) -> ScoreMap:
-    """Fit what puts the scores of one test on the scale of another.
+    """Fit what puts the scores of one test on the scale of another, by a kind from ``KINDS``.
 
-    Args:
-        before: the pairs of the first test, such as new queries with old rows; or their impostor
-            scores alone, unless the kind is ``odds``.
-        after: the pairs of the second test, such as old queries with old rows; likewise.
-        kind: a name from ``KINDS``.
+    The tests are given by their pairs, such as those of new queries with old rows and of old
+    queries with old rows; unless the kind is ``odds``, by their impostor scores alone.
     """
     if kind not in KINDS:
         raise UserError(f"unknown kind of score map {kind!r}; choose {', '.join(KINDS)}")

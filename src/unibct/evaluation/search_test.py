@@ -162,11 +162,8 @@ def search_test(
 ) -> SearchTest:
     """Search one model's queries in another model's gallery.
 
-    Args:
-        query: (images, dim) embeddings of all test images by the query model.
-        gallery: (images, dim) embeddings of all test images by the gallery model.
-        split: which rows are queries and which are in the gallery.
-        mode: the gallery's entries are ``templates``, one for each class, or ``images``.
+    Both are (images, dim) embeddings of all test images. The gallery's entries are ``templates``,
+    one for each class, or ``images``.
     """
     require_mode(mode)
     query = checked_embeddings(query, "query")

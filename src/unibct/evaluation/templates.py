@@ -198,14 +198,11 @@ def pool_templates(
 ) -> Pooled:
     """Return one vector per template, by the steps of the IJB protocols. Each step is optional.
 
-    Args:
-        embeddings: (images, dim), normally the sum of those of the image and its mirror image.
-        templates: (images,) template ids.
-        media: (images,) media ids; the same id in another template is another media.
-        scores: (images,) the detector's scores, which multiply each embedding if given.
-        media_mean: average the images of a media before the template's media are summed;
-            otherwise the template's images are summed.
-        normalize_images: scale each image's embedding to length 1 first.
+    ``embeddings`` are (images, dim), normally sums of those of an image and its mirror image. With
+    ``normalize_images`` each is first scaled to length 1. The detector's (images,) scores multiply
+    them. With ``media_mean`` the images of a media are averaged before the template's media are
+    summed; otherwise its images are summed. ``templates`` and ``media`` are (images,) ids; the same
+    id of a media in another template is another media.
     """
     given = to_numpy(embeddings)
     if given.ndim != 2 or not given.shape[0] or not given.shape[1]:

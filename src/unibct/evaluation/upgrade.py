@@ -106,7 +106,7 @@ def evaluate_embeddings(
     given = {"old": old, "new": new} | ({} if free is None else {"free": free})
     under_test = models_under_test(given, labels)
     seen, part, seen_part = _parts(under_test, projected, split, options)
-    known = _choices(
+    seen, choices = _choices(
         under_test, seen, part, options, alpha=alpha, score_map=score_map, score_scale=score_scale
     )
     models, far = part.models, headline_far(part.split.compared_classes, options.far)
@@ -115,13 +115,14 @@ def evaluate_embeddings(
     return UpgradeEvaluation(
         values={name: measured_metrics(test, [far], rule=rule) for name, test in tests.items()},
         compared=samples.difference(CROSS, OLD_SELF),
-        seen=known.seen,
-        choices=known.choices,
+        seen=seen,
+        choices=choices,
         seen_values=_seen_values(seen_part, mode, far, rule),
         note=joined_notes(
-            *_notes(models, far, options.far, part.split),
-            _left_out_note(seen_part),
-            *known.notes,
+            *_limits(part, seen_part, far, options.far),
+            seen.note,
+            *(choice.note for choice in choices),
+            None if score_map is None else score_map.note,
             rule=rule,
         ),
         old_model=_strength(part, images, frame, len(under_test.labels), seed),
@@ -180,14 +181,6 @@ def _parts(
     return seen, whole.of_images(unseen), whole.of_images(others)
 
 
-class _Choices(NamedTuple):
-    """What the test relies on that was chosen on data, compared with the test classes."""
-
-    seen: SeenClasses  # marked if a choice was made on the test and that was allowed
-    choices: tuple[SeenChoice, ...]
-    notes: list[str]
-
-
 def _choices(
     tested: ModelsUnderTest,
     seen: SeenClasses,
@@ -197,7 +190,11 @@ def _choices(
     alpha: float | AlphaChoice,
     score_map: ScoreMap | None,
     score_scale: float | None,
-) -> _Choices:
+) -> tuple[SeenClasses, tuple[SeenChoice, ...]]:
+    """Compare what the test relies on with the test classes.
+
+    The seen classes are marked if a choice was made on the test and that is allowed.
+    """
     relied_on = choices_of(
         {role: model.training_classes for role, model in tested.known.items()},
         alpha=alpha.chosen_on if isinstance(alpha, AlphaChoice) else None,
@@ -210,8 +207,7 @@ def _choices(
         choices = compared_choices(relied_on, test, allowed=options.seen_classes)
     if any(choice.is_of_the_test for choice in choices):
         seen = replace(seen, overridden=True)
-    map_note = [] if score_map is None else [score_map.note]
-    return _Choices(seen, choices, [seen.note, *(choice.note for choice in choices), *map_note])
+    return seen, choices
 
 
 # The tests of all directions, and what stands beside them.
@@ -288,10 +284,11 @@ def _strength(
         return None
 
 
-def _notes(
-    models: dict[str, Floats], used_far: float, far: float | None, split: GallerySplit
+def _limits(
+    part: _Part, seen_part: _Part | None, used_far: float, far: float | None
 ) -> Iterator[str | None]:
-    """Say what limits the FAR and the verdict, and which vectors tests of two dimensions use."""
+    """Say what limits the FAR and the verdict, which vectors are used, and what is left out."""
+    models, split = part.models, part.split
     classes, counted = split.compared_classes, "classes"
     if classes < split.classes:
         counted += f"' worth of pairs ({split.query_classes} of {split.classes} have queries)"
@@ -304,14 +301,10 @@ def _notes(
             "the old space, new→new uses its full vectors; partly backfilled galleries are "
             "searched in the old space"
         )
-
-
-def _left_out_note(seen_part: _Part | None) -> str | None:
-    """Say that seen classes without queries, which no count has, are not in the gallery."""
-    split = None if seen_part is None else seen_part.split
-    if split is None or split.classes == split.query_classes:
-        return None
-    return (
-        "classes without queries that a model was trained on are left out of the gallery "
-        f"({split.classes - split.query_classes})"
-    )
+    # No count has the seen classes without queries.
+    left_out = 0 if seen_part is None else seen_part.split.classes - seen_part.split.query_classes
+    if left_out:
+        yield (
+            "classes without queries that a model was trained on are left out of the gallery "
+            f"({left_out})"
+        )

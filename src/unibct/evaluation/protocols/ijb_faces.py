@@ -6,6 +6,7 @@ is what the protocol pools: the sum of those of the aligned face and of its mirr
 
 import hashlib
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -203,31 +204,26 @@ def image_embeddings(
     images = aligned_images(root, meta)
     # Stated fingerprints may differ in their last letter only.
     model_digest = hashlib.sha256(model.fingerprint.encode()).hexdigest()
-    folder = cache / f"{_digest(root, meta)[:16]}-{model_digest[:16]}"
+    files = ((name, (root / IMAGE_FOLDER / name).stat()) for name in meta.images)
+    state = _digest(meta, (f"{name} {file.st_size} {file.st_mtime_ns}" for name, file in files))
+    folder = cache / f"{state[:16]}-{model_digest[:16]}"
     folder = folder if flip_test else folder.with_name(f"{folder.name}-one-view")
     pixels = unread_pixels(images, model.input.frame)
     vectors = np.empty((len(images), model.dim), dtype=np.float32)
-    rows_in_file = {
-        folder / f"rows-{start:08}.npy": range(start, min(start + _ROWS_PER_FILE, len(images)))
-        for start in range(0, len(images), _ROWS_PER_FILE)
-    }
-    missing = {
-        file: rows
-        for file, rows in rows_in_file.items()
-        if not _fill_from_cache(_view(vectors, rows), file)
-    }
-    done = len(images) - sum(len(rows) for rows in missing.values())
+    missing: dict[Path, range] = {}
+    for start in range(0, len(images), _ROWS_PER_FILE):
+        rows = range(start, min(start + _ROWS_PER_FILE, len(images)))
+        file = folder / f"rows-{start:08}.npy"
+        if not _fill_from_cache(vectors[rows.start : rows.stop], file):
+            missing[file] = rows
+    done = len(images) - sum(map(len, missing.values()))
     with progress.task("embedding faces", len(images), done=done) as advance:
         for file, rows in missing.items():
-            part = _view(vectors, rows)
+            part = vectors[rows.start : rows.stop]
             part[:] = raw_embeddings(model, pixels, flip_test=flip_test, rows=rows, advance=advance)
             with atomic_file(file) as temporary, temporary.open("wb") as stream:
                 np.save(stream, part, allow_pickle=False)
     return vectors
-
-
-def _view(vectors: NDArray[np.float32], rows: range) -> NDArray[np.float32]:
-    return vectors[rows.start : rows.stop]
 
 
 def _fill_from_cache(part: NDArray[np.float32], file: Path) -> bool:
@@ -240,12 +236,11 @@ def _fill_from_cache(part: NDArray[np.float32], file: Path) -> bool:
     return False
 
 
-def _digest(root: Path, meta: Meta) -> str:
-    """Return a hash of the landmarks and of the images' names, sizes and modification times."""
+def _digest(meta: Meta, images: Iterable[str]) -> str:
+    """Return a hash of the landmarks and of what tells each image."""
     state = hashlib.sha256(np.ascontiguousarray(meta.landmarks).tobytes())
-    for name in meta.images:
-        status = (root / IMAGE_FOLDER / name).stat()
-        state.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    for image in images:
+        state.update(f"{image}\n".encode())
     return state.hexdigest()
 
 
@@ -293,8 +288,9 @@ def embed_ijb(
         embedder.fingerprint,
         training_classes=embedder.training_classes,
     )
-    digest = _meta_digest(meta)
-    save_embeddings(embeddings, out, dtype=dtype, source=digest, protocol=benchmark)
+    save_embeddings(
+        embeddings, out, dtype=dtype, source=_digest(meta, meta.images), protocol=benchmark
+    )
     shutil.rmtree(partial_rows, ignore_errors=True)
     return open_embeddings(out)
 
@@ -316,7 +312,7 @@ def read_face_folder(folder: Path, meta: Meta, benchmark: str) -> NDArray[Any]:
         raise UserError(
             f"{folder} was made for the protocol {description.protocol}, not {benchmark}: {again}"
         )
-    if description.source != _meta_digest(meta):
+    if description.source != _digest(meta, meta.images):
         raise UserError(
             f"{folder} was made with other meta files (images or landmarks differ): {again}"
         )
@@ -344,11 +340,3 @@ def read_face_array(path: Path, meta: Meta, *, lengths_count: bool) -> NDArray[A
             "normalize_images the lengths do not count"
         )
     return vectors
-
-
-def _meta_digest(meta: Meta) -> str:
-    """Return a hash of the images' names and landmarks."""
-    state = hashlib.sha256(np.ascontiguousarray(meta.landmarks).tobytes())
-    for name in meta.images:
-        state.update(f"{name}\n".encode())
-    return state.hexdigest()

@@ -282,19 +282,11 @@ def evaluate_templates(
 ) -> IjbEvaluation:
     """Run the self tests and the cross test in both directions, and give a verdict.
 
-    Args:
-        meta: pairs, galleries and probes.
-        old: template ids and (templates, dim) vectors of the old model, see ``pool_templates``.
-        new: the same of the new model.
-        far: false accept rate of the criterion's TAR (by the strict rule); by default the smallest
-            of 1e-4, 1e-3, … that the number of subjects can measure.
-        rule: how the thresholds of the reported TARs are set, see ``tar_at_far``.
-        seed: chooses the bootstrap samples.
-        repeats: number of bootstrap samples.
-        alpha: the share of the new template in blended probes.
-        score_scale: the new model's, see ``evaluate_embeddings``.
-        fingerprints: see ``Evaluation``.
-        note: what else a reader must know.
+    A model is given as template ids and (templates, dim) vectors, see ``pool_templates``. ``far``
+    is the false accept rate of the criterion's TAR (by the strict rule), by default the smallest of
+    1e-4, 1e-3, … that the number of subjects can measure; ``rule`` is that of the reported TARs.
+    ``seed`` chooses the ``repeats`` bootstrap samples. ``alpha`` is the share of the new template
+    in blended probes, ``score_scale`` the new model's, ``note`` what else a reader must know.
     """
     if seed < 0 or repeats < 1:
         raise UserError(f"seed must be at least 0 and repeats at least 1, not {seed}, {repeats}")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from unibct import progress
 from unibct.data.image_set import ImageSet, require_outside, select_listed
-from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, choice_on
+from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, TrainingClasses, choice_on
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders import EMBEDDERS, Opener, open_embedder, parse_reference
 from unibct.embeddings.extraction import embed, embed_with_models
@@ -59,6 +59,10 @@ class _Models(NamedTuple):
     old_name: str
     new_name: str
 
+    def trained(self) -> dict[str, TrainingClasses]:
+        """Return what each has learnt from, by its role."""
+        return {"old": self.old.training_classes, "new": self.new.training_classes}
+
 
 def evaluate_images(
     data: str | Path | ImageSet,
@@ -84,7 +88,9 @@ def evaluate_images(
     validation = _validation_images(images, models, options)
     score_map = _kept_score_map(models, options)
     score_scale = known_score_scale(models.new, models.old.fingerprint)
-    _require_not_chosen_on(images, models, score_map, score_scale, options)
+    choices = choices_of(models.trained(), score_map=score_map, uses_scale=score_scale is not None)
+    if choices:
+        compared_choices(choices, choice_on("the test", images), allowed=options.seen_classes)
     old_side, new_side, images = _embedded(images, models)
     split = None if lists is None else _listed_split(images, lists, options)
     old_rows, new_rows = old_side.of_images(images), new_side.of_images(images)
@@ -192,35 +198,9 @@ def _require_unseen(
     options: EvaluationOptions,
     which: str = "test classes",
 ) -> None:
-    """Refuse classes that a model was mostly trained on.
-
-    Args:
-        asking: the names of the classes that have queries.
-        source: what numbered them, see ``ImageSet``.
-        models: the models.
-        options: whether that is allowed.
-        which: what to call the classes.
-    """
-    trained = {"old": models.old.training_classes, "new": models.new.training_classes}
-    seen = count_seen_classes(asking, source, trained)
+    """Refuse classes with queries that a model was mostly trained on; ``source`` numbered them."""
+    seen = count_seen_classes(asking, source, models.trained())
     seen.require_minority(allowed=options.seen_classes, which=which)
-
-
-def _require_not_chosen_on(
-    images: ImageSet,
-    models: _Models,
-    score_map: ScoreMap | None,
-    score_scale: float | None,
-    options: EvaluationOptions,
-) -> None:
-    """Refuse images on which a model's weights, its scale or the score map were chosen."""
-    choices = choices_of(
-        {"old": models.old.training_classes, "new": models.new.training_classes},
-        score_map=score_map,
-        uses_scale=score_scale is not None,
-    )
-    if choices:
-        compared_choices(choices, choice_on("the test", images), allowed=options.seen_classes)
 
 
 # What the options ask for: listed queries, curves, a share of blended queries, a score map.

@@ -40,8 +40,8 @@ class PairEvaluation(Evaluation):
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
         common = super().as_json()
-        kept = ("verdict", "note", "fingerprints", "seen_classes", "criteria")
-        return {name: common[name] for name in kept} | {
+        names = ("verdict", "note", "fingerprints", "seen_classes", "criteria")
+        return {name: common[name] for name in names} | {
             "tests": {
                 name: {METRIC: test.mean, "folds": test.folds.tolist()}
                 for name, test in self.tests.items()
@@ -89,14 +89,10 @@ def evaluate_pairs(
 ) -> PairEvaluation:
     """Run the self tests and the cross test in both directions, with a bootstrap over folds.
 
-    Args:
-        same: (pairs,) whether the two images show the same class.
-        old: (2 · pairs, dim) the old model's embeddings; the two of a pair follow each other.
-        new: (2 · pairs, dim) the new model's embeddings.
-        folds: number of consecutive parts, each with the threshold that is best on the others;
-            fewer than ten carry no verdict.
-        seed: chooses the bootstrap samples.
-        fingerprints: see ``Evaluation``.
+    ``same`` is (pairs,): whether the two images show the same class. ``old`` and ``new`` are
+    (2 · pairs, dim) embeddings, in which the two of a pair follow each other. The folds are
+    consecutive parts, each with the threshold that is best on the others; fewer than ten carry no
+    verdict. ``seed`` chooses the bootstrap samples.
     """
     models = {
         name: normalized(checked_embeddings(vectors, name))
