@@ -38,11 +38,6 @@ def test_a_kind_depends_on_the_new_embeddings_only_if_it_says_so(kind):
     assert PrototypeSettings(kind).needs_new == PROTOTYPE_KINDS[kind].needs_new
 
 
-def test_an_unknown_kind_is_refused_with_the_names():
-    with pytest.raises(UserError, match="choose one of centroid, drop, structural"):
-        PrototypeSettings("median")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -51,7 +46,7 @@ def test_an_unknown_kind_is_refused_with_the_names():
         ({"tau": 0.0}, "tau must be positive"),
         ({"tau": float("nan")}, "tau must be positive"),
         ({"tau": 1e-40}, "tau must be positive, 1e-30 or more, not 1e-40"),
-        ({"kind": "median"}, "unknown prototype kind 'median'"),
+        ({"kind": "median"}, "'median'.*; choose one of centroid, drop, structural"),
         ({"drop": 1.0}, "drop must be"),
     ],
 )

@@ -65,6 +65,14 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
     assert second.fingerprint != first.fingerprint
 
 
+def require_what_it_trains_alone(images, recipe, folder, first, second):
+    """A run that finds what another one left in the cache trains the model that it trains alone."""
+    alone = train(images, recipe, folder / "alone", **second)
+    train(images, recipe, folder / "first", cache=folder / "cache", **first)
+    shared = train(images, recipe, folder / "second", cache=folder / "cache", **second)
+    assert shared.fingerprint == alone.fingerprint
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
@@ -77,12 +85,8 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
 def test_a_method_takes_nothing_but_the_warm_up_of_another(
     first, second, four_classes, four_classes_old, tmp_path
 ):
-    options = {"old": four_classes_old}
-    alone = train(four_classes, SMALL, tmp_path / "alone", method=second, **options)
-    options["cache"] = tmp_path / "cache"
-    train(four_classes, SMALL, tmp_path / "first", method=first, **options)
-    shared = train(four_classes, SMALL, tmp_path / "second", method=second, **options)
-    assert shared.fingerprint == alone.fingerprint
+    runs = [{"old": four_classes_old, "method": method} for method in (first, second)]
+    require_what_it_trains_alone(four_classes, SMALL, tmp_path, *runs)
 
 
 @pytest.mark.slow
@@ -91,12 +95,8 @@ def test_the_old_model_may_be_another_after_the_same_warm_up(
 ):
     recipe = SMALL.updated(seed=7)
     other = train(four_classes, recipe.updated(seed=8), tmp_path / "other")
-    options = {"method": "bct"}
-    alone = train(four_classes, recipe, tmp_path / "alone", old=other, **options)
-    options["cache"] = tmp_path / "cache"
-    train(four_classes, recipe, tmp_path / "first", old=four_classes_old, **options)
-    shared = train(four_classes, recipe, tmp_path / "second", old=other, **options)
-    assert shared.fingerprint == alone.fingerprint
+    runs = [{"old": old, "method": "bct"} for old in (four_classes_old, other)]
+    require_what_it_trains_alone(four_classes, recipe, tmp_path, *runs)
 
 
 def test_a_run_that_is_all_warm_up_keeps_its_metrics(four_classes, tmp_path):
@@ -120,11 +120,8 @@ def test_a_damaged_shared_warm_up_is_made_again(eighty_images, eighty_old, tmp_p
 @pytest.mark.slow
 def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes_old, tmp_path):
     options = {"old": four_classes_old, "validation": 0.5}
-    alone = train(four_classes, SMALL, tmp_path / "alone", method=MIXBCT, **options)
-    options["cache"] = tmp_path / "cache"
-    train(four_classes, SMALL, tmp_path / "first", method="contrast", **options)
-    shared = train(four_classes, SMALL, tmp_path / "second", method=MIXBCT, **options)
-    assert shared.fingerprint == alone.fingerprint
+    runs = [options | {"method": method} for method in ("contrast", MIXBCT)]
+    require_what_it_trains_alone(four_classes, SMALL, tmp_path, *runs)
     rows = metrics(tmp_path / "second")
     assert rows[0] == metrics(tmp_path / "first")[0]
     assert rows[1]["recall_at_1"] == metrics(tmp_path / "alone")[1]["recall_at_1"]

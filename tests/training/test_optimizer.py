@@ -90,13 +90,17 @@ def network():
     return build_network("resnet-small", ARCHITECTURES["resnet-small"].input, 16)
 
 
+def rates_of(net, classes, scheduled):
+    """The rate of each parameter, by its id, where the layers before the head have a tenth."""
+    optimizer = make_optimizer(RECIPE.updated(backbone_lr=0.1), net, classes)
+    set_rate(optimizer, scheduled)
+    return {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+
+
 def test_all_layers_but_the_head_have_their_own_rate():
     net, classes = network(), torch.nn.Parameter(torch.zeros(3, 16))
     add_projection(net, 16, 8)
-    head = ("fc.", "old_space.")
-    optimizer = make_optimizer(RECIPE.updated(backbone_lr=0.1), net, classes)
-    set_rate(optimizer, 2.0)
-    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    head, rates = ("fc.", "old_space."), rates_of(net, classes, 2.0)
     assert len(rates) == len(list(net.parameters())) + 1
     for name, parameter in net.named_parameters():
         assert rates[id(parameter)] == pytest.approx(2.0 if name.startswith(head) else 0.2), name
@@ -109,9 +113,7 @@ def test_all_layers_but_the_head_have_their_own_rate():
 )
 def test_the_last_layer_of_a_network_for_vectors_is_its_head(name, head):
     net = build_network(name, InputSpec(1, 12, 1), 8)
-    optimizer = make_optimizer(RECIPE.updated(backbone_lr=0.1), net, None)
-    set_rate(optimizer, 1.0)
-    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    rates = rates_of(net, None, 1.0)
     for parameter_name, parameter in net.named_parameters():
         expected = 1.0 if parameter_name.startswith(head) else 0.1
         assert rates[id(parameter)] == pytest.approx(expected), parameter_name

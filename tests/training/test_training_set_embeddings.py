@@ -1,5 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import torch
@@ -7,9 +5,7 @@ import torch
 from tests.notes import Notes
 from tests.training.runs import RECIPE, SMALL, small_context, stopped_before_epoch, train
 from unibct import progress
-from unibct.data.loader import read_pixels
 from unibct.embedders import open_embedder
-from unibct.embeddings import extraction as cache
 from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import Embeddings
@@ -51,28 +47,6 @@ def test_a_damaged_cache_is_made_again(split_images, old_model, tmp_path):
     again = train(split_images[1], RECIPE, out, resume=True, **options)
     fresh = train(split_images[1], RECIPE, tmp_path / "n", **options)
     assert again.fingerprint == fresh.fingerprint
-
-
-def test_two_runs_may_fill_the_same_cache_at_once(
-    four_classes, four_classes_old, tmp_path, monkeypatch
-):
-    pixels = read_pixels(four_classes, four_classes_old.input.frame)
-    embedded, embed = [], Model.embed_pixels
-
-    def counted(self, batch):
-        embedded.append(len(batch))
-        return embed(self, batch)
-
-    monkeypatch.setattr(Model, "embed_pixels", counted)
-
-    def cached_vectors(_):
-        found = cache.cached_embeddings(four_classes_old, pixels, tmp_path / "cache" / "e")
-        return np.asarray(found.vectors)
-
-    with ThreadPoolExecutor(3) as pool:
-        first, *others = pool.map(cached_vectors, range(3))
-    assert embedded == [len(four_classes)]
-    assert all(np.array_equal(first, other) for other in others)
 
 
 def test_a_refresh_and_the_score_scale_are_no_tasks_of_their_own(

@@ -50,26 +50,26 @@ def test_a_folder_of_parts_is_read_in_the_order_of_their_names(tmp_path):
     assert embeddings.ids == ("0", "1")
     assert embeddings.vectors.tolist() == [[1], [2]]
     write_table(tmp_path / "part-2.parquet", id=["2"], vector=[[1.0, 2.0]])
-    with pytest.raises(
-        UserError, match=r"part-2.parquet has vectors of dimension 2, and .*0.parquet of 1"
-    ):
+    wider = r"part-2.parquet has vectors of dimension 2, and .*0.parquet of 1"
+    with pytest.raises(UserError, match=wider):
         read(tmp_path)
 
 
 def test_bad_tables_name_row_and_id(tmp_path):
-    path = tmp_path / "old.parquet"
-    with pytest.raises(UserError, match="lacks the column `vector`"):
-        read(write_table(path, id=["a"]))
-    with pytest.raises(UserError, match=r"row 1 \('b'\) has dimension 3, and row 0 has 2"):
-        read(write_table(path, id=["a", "b"], vector=[[1.0, 2], [1.0, 2, 3]]))
-    with pytest.raises(UserError, match=r"row 1 \('b'\) has no vector"):
-        read(write_table(path, id=["a", "b"], vector=[[1.0, 2], None]))
-    with pytest.raises(UserError, match="row 0 has no id"):
-        read(write_table(path, id=pa.array([None, "b"]), vector=[[1.0], [2.0]]))
-    with pytest.raises(UserError, match="must hold lists"):
-        read(write_table(path, id=["a"], vector=["x"]))
-    with pytest.raises(UserError, match="int64 values"):
-        read(write_table(path, id=["a"], vector=[[1]]))
+    path, two = tmp_path / "old.parquet", ["a", "b"]
+    for columns, message in [
+        ({"id": ["a"]}, "lacks the column `vector`"),
+        (
+            {"id": two, "vector": [[1.0, 2], [1.0, 2, 3]]},
+            r"row 1 \('b'\) has dimension 3, .* 0 has 2",
+        ),
+        ({"id": two, "vector": [[1.0, 2], None]}, r"row 1 \('b'\) has no vector"),
+        ({"id": pa.array([None, "b"]), "vector": [[1.0], [2.0]]}, "row 0 has no id"),
+        ({"id": ["a"], "vector": ["x"]}, "must hold lists"),
+        ({"id": ["a"], "vector": [[1]]}, "int64 values"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            read(write_table(path, **columns))
     path.write_bytes(b"PAR1 but not really")
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         read(path)
@@ -92,13 +92,10 @@ def test_parts_by_two_models_or_with_labels_in_some_are_refused(tmp_path):
     assert read(tmp_path).fingerprint == "one"
     part("c", b"")
     assert read(tmp_path).fingerprint == ""
-    part("d", b"two")
-    with pytest.raises(
-        UserError, match=r"a.parquet was made by model one, and .*d.parquet by model two"
-    ):
-        read(tmp_path)
-    part("d", b"one", label=["x"])
-    with pytest.raises(
-        UserError, match=r"d.parquet has a column `label`, and .*a.parquet has none"
-    ):
-        read(tmp_path)
+    for model, columns, message in [
+        (b"two", {}, r"a.parquet was made by model one, and .*d.parquet by model two"),
+        (b"one", {"label": ["x"]}, r"d.parquet has a column `label`, and .*a.parquet has none"),
+    ]:
+        part("d", model, **columns)
+        with pytest.raises(UserError, match=message):
+            read(tmp_path)

@@ -11,14 +11,8 @@ from unibct.models.input import InputSpec
 from unibct.models.model import Model
 from unibct.models.model_folder import load_model, save_model
 
-_TOKENS = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "image_size": 32,
-    "patch_size": 8,
-}
+_TOKENS = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+_TOKENS |= {"intermediate_size": 32, "image_size": 32, "patch_size": 8}
 KINDS = ("vit", "dinov2", "siglip_vision_model", "clip_vision_model", "resnet")
 
 
