@@ -154,12 +154,11 @@ def test_a_damaged_record_is_replaced_and_a_missing_cache_costs_only_time(
 ):
     images = open_images(folder)
     digest = read_pixels(images, SIZE).digest
-    records = list((tmp_path / "cache" / "checked-sets").iterdir())
-    assert len(records) == 1
+    (record,) = (tmp_path / "cache" / "checked-sets").iterdir()
     if damage is None:
         monkeypatch.setattr("unibct.data.checked_set.user_cache_folder", lambda: None)
     else:
-        records[0].write_bytes(damage)
+        record.write_bytes(damage)
     assert read_pixels(images, SIZE).digest == digest
 
 

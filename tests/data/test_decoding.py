@@ -133,11 +133,10 @@ def test_a_malformed_exif_block_does_not_stop_a_run(block, turned):
 @pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
 def test_a_turn_in_the_xmp_alone_counts_for_bytes_as_for_pillow(kind):
     text = '<rdf:Description tiff:Orientation="6" xmlns:tiff="http://ns.adobe.com/tiff/1.0/"/>'
-    file = io.BytesIO()
-    ramp("RGB", (16, 8)).save(file, kind, xmp=text.encode())
-    with Image.open(file) as picture:
+    data = encoded(ramp("RGB", (16, 8)), kind, xmp=text.encode())
+    with Image.open(io.BytesIO(data)) as picture:
         expected = ImageOps.exif_transpose(picture)
-        assert decode(file.getvalue()).shape[:2] == (expected.height, expected.width) == (16, 8)
+        assert decode(data).shape[:2] == (expected.height, expected.width) == (16, 8)
 
 
 def test_an_exif_block_behind_other_long_segments_is_read():
@@ -195,9 +194,7 @@ def test_damaged_images_and_other_formats_are_refused(kind):
 
 
 def test_a_small_jpeg_that_says_it_is_huge_is_not_decoded():
-    file = io.BytesIO()
-    Image.new("RGB", (16, 16)).save(file, "JPEG")
-    data = bytearray(file.getvalue())
+    data = bytearray(encoded(Image.new("RGB", (16, 16)), "JPEG"))
     place = data.index(b"\xff\xc0") + 5
     data[place : place + 4] = (60000).to_bytes(2, "big") * 2
     with pytest.raises(UnreadableImageError, match="60000×60000 pixels are more than 178,956,970"):
@@ -242,13 +239,10 @@ def test_the_three_fits_are_pillows(how, mode, shape):
 @pytest.mark.parametrize("how", FITS)
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_a_turned_photograph_is_fitted_upright(how, orientation):
-    upright = ramp("RGB", (30, 50))
-    turns = {1: 0, 3: 180, 6: 90, 8: 270}
-    exif = Image.Exif()
+    upright, exif = ramp("RGB", (30, 50)), Image.Exif()
     exif[0x0112] = orientation
-    file = io.BytesIO()
-    upright.rotate(turns[orientation], expand=True).save(file, "PNG", exif=exif)
-    got = fit(decode(file.getvalue()), 40, 16, 3, how)
+    turned = upright.rotate({1: 0, 3: 180, 6: 90, 8: 270}[orientation], expand=True)
+    got = fit(decode(encoded(turned, "PNG", exif=exif)), 40, 16, 3, how)
     assert np.abs(got.astype(int) - oracle(upright, how, (16, 40))).max() <= (how == "crop")
 
 

@@ -44,9 +44,8 @@ def test_every_command_takes_every_kind(photo_folder, tmp_path, capsys):
     pixels = read_pixels(chosen, Frame(32, 32, 1))
     assert np.array_equal(pixels.images.labels, chosen.labels)
     capsys.readouterr()
-    assert (
-        run_command("convert", tmp_path / "nothing", "--to", "folder", "--out", tmp_path / "x") == 2
-    )
+    missing = ("convert", tmp_path / "nothing", "--to", "folder", "--out", tmp_path / "x")
+    assert run_command(*missing) == 2
     assert "is not there; DATA is one of" in capsys.readouterr().err
 
 

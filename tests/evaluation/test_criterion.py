@@ -75,9 +75,8 @@ def test_one_seed_has_the_t_interval_over_classes(classes):
     """The bootstrap of a mean, stretched, is the interval of the textbook."""
     rng = np.random.default_rng(classes)
     effects = stats.norm.ppf((np.arange(classes) + 0.5) / classes) + 0.3
-    found = estimate(
-        effects.mean(keepdims=True), drawn_samples(effects[None], rng, 40000), classes=classes
-    )
+    samples = drawn_samples(effects[None], rng, 40000)
+    found = estimate(effects.mean(keepdims=True), samples, classes=classes)
     textbook = stats.ttest_1samp(effects, 0).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx(tuple(textbook), abs=0.06 * np.ptp(textbook))
     ceiling = effects.mean() + stats.t.ppf(1 - 0.025 / 3, classes - 1) * stats.sem(effects)

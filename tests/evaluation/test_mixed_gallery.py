@@ -62,10 +62,8 @@ def test_a_mixed_gallery_is_searched_as_a_loop_would(seed):
     expected = np.zeros(2)
     for mask in remade:
         for query, label in enumerate(kinds.cross.query_labels):
-            old, new = (
-                side.gallery @ side.query[query : query + 1][0]
-                for side in (kinds.cross, kinds.new_self)
-            )
+            sides = (kinds.cross, kinds.new_self)
+            old, new = (side.gallery @ side.query[query : query + 1][0] for side in sides)
             scores = [new[row] if mask[row] else 1.3 * old[row] - 0.1 for row in range(kinds.rows)]
             expected += naive_quality(np.array(scores), label, kinds.cross.gallery_labels)
     expected /= 2 * kinds.queries
@@ -117,19 +115,16 @@ def test_equal_scales_stay_raw_and_shifted_ones_do_not():
     best = moved.reported_on[moved.calibration.kind]
     assert best.top_1 > moved.reported_on[RAW].top_1
     assert best.mean_average_precision > moved.reported_on[RAW].mean_average_precision + 0.02
-    assert moved.reported_on[RAW].mean_average_precision < (
-        equal.reported_on[RAW].mean_average_precision
-    )
+    raw = equal.reported_on[RAW]
+    assert moved.reported_on[RAW].mean_average_precision < raw.mean_average_precision
 
 
 @pytest.mark.slow
 def test_the_chosen_kind_is_the_best_of_its_half_and_fitted_on_all_classes():
     kinds = shifted(two_kinds(classes=30, images=12), 0.5)
     choice = choose_calibration(kinds, seed=4)
-    worth = {
-        kind: quality.top_1 + quality.mean_average_precision
-        for kind, quality in choice.chosen_on.items()
-    }
+    chosen_on = choice.chosen_on.items()
+    worth = {kind: found.top_1 + found.mean_average_precision for kind, found in chosen_on}
     assert choice.calibration.kind == max(worth, key=lambda kind: worth[kind])
     expected = fit_score_map(*kinds.pairs(), choice.calibration.kind)
     scores = np.linspace(-1, 1, 50)

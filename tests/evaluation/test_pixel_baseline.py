@@ -60,9 +60,8 @@ def test_an_upgrade_of_a_weak_old_model_gets_no_verdict(photo_folder):
         (good, images, "within noise", False),
         (weak, None, "compatible", None),  # without pixels it is not known
     ):
-        found = evaluate_embeddings(
-            images.labels, old=old, new=good, images=pixels, far=0.1, repeats=50
-        )
+        sides = {"old": old, "new": good, "images": pixels}
+        found = evaluate_embeddings(images.labels, **sides, far=0.1, repeats=50)
         described = found.as_json()
         assert found.verdict == described["verdict"] == verdict
         assert (described["old_model"] and described["old_model"]["too_weak"]) == too_weak

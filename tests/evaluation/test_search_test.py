@@ -73,21 +73,17 @@ def test_scores_are_taken_apart_once():
     assert test.ranks.tolist() == [0, 1]
 
 
-def test_k_must_be_positive():
-    test = scored_test(np.eye(2), np.array([0, 1]))
+def test_a_k_that_finds_everything_is_not_reported_and_zero_is_refused():
+    assert scored_test(np.eye(3), np.arange(3)).ks == (1,)
+    assert scored_test(np.eye(6), np.arange(6)).ks == (1, 5)
     with pytest.raises(UserError, match="k must be at least 1, not 0"):
-        test.top(0)
+        scored_test(np.eye(2), np.arange(2)).top(0)
 
 
 def test_the_gallery_holds_templates_or_images():
     old, labels = noisy_classes(classes=3)
     with pytest.raises(UserError, match="unknown mode of the gallery 'image'; choose templates or"):
         search_test(old, old, split_gallery(labels), mode="image")
-
-
-def test_the_k_that_find_everything_are_not_reported():
-    assert scored_test(np.eye(3), np.arange(3)).ks == (1,)
-    assert scored_test(np.eye(6), np.arange(6)).ks == (1, 5)
 
 
 def test_the_open_set_has_two_galleries_with_half_of_the_classes():

@@ -25,8 +25,7 @@ def test_protocol_takes_a_quarter_and_at_least_one():
     ("labels", "message"),
     [
         ([0, 0, 0], "two classes"),
-        ([0, 1, 2], "fewer than two classes"),
-        ([0, 0, 1], "fewer than two classes"),
+        *((labels, "fewer than two classes") for labels in ([0, 1, 2], [0, 0, 1])),
         ([0, 0, 2, 2], "gap"),
     ],
 )

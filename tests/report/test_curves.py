@@ -127,10 +127,8 @@ def test_queries_come_with_the_best_templates_of_each_test(glyph_classes):
     split = split_gallery(glyph_classes.labels)
     perfect = np.eye(12)[glyph_classes.labels]  # every image is its class
     shifted = np.eye(12)[(glyph_classes.labels + 1) % 12]  # every image is the next class
-    tests = {
-        "right": search_test(perfect, perfect, split),
-        "wrong": search_test(shifted, perfect, split),
-    }
+    sides = {"right": perfect, "wrong": shifted}
+    tests = {name: search_test(queries, perfect, split) for name, queries in sides.items()}
     queries = searched_queries(glyph_classes, split, tests, count=5, k=3)
     assert len(queries) == 5
     assert queries == searched_queries(glyph_classes, split, tests, count=5, k=3)

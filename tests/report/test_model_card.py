@@ -29,8 +29,7 @@ TRAINING = {
 
 @pytest.fixture
 def folder(tmp_path):
-    model = small_model(training=TRAINING, old_fingerprint="abc")
-    save_model(model, tmp_path / "shoes")
+    save_model(small_model(training=TRAINING, old_fingerprint="abc"), tmp_path / "shoes")
     return tmp_path / "shoes"
 
 
@@ -48,10 +47,8 @@ def evaluation(tmp_path):
 
 
 def test_a_card_says_what_is_known(folder, evaluation):
-    for name, export in (
-        ("model", EXACT),
-        ("model.int8", EXACT | {"int8": "static", "loss": LOSS}),
-    ):
+    int8 = EXACT | {"int8": "static", "loss": LOSS}
+    for name, export in (("model", EXACT), ("model.int8", int8)):
         (folder / f"{name}.onnx.json").write_text(json.dumps(export))
     path = write_model_card(folder, evaluation)
     assert path == folder / "MODEL_CARD.md"
@@ -168,12 +165,13 @@ def test_what_is_unknown_is_said_to_be_unknown(tmp_path):
 def test_wrong_files_are_named(folder, tmp_path):
     with pytest.raises(UserError, match="is not a model folder"):
         write_model_card(tmp_path)
-    (tmp_path / "odd.json").write_text('{"verdict": "compatible"}')
-    with pytest.raises(UserError, match=r"odd.json lacks the entry 'tests'; give what `unibct ev"):
-        write_model_card(folder, tmp_path / "odd.json")
-    (tmp_path / "list.json").write_text("[1, 2]")
-    with pytest.raises(UserError, match=r"list.json is not what `unibct evaluate --json` prints"):
-        write_model_card(folder, tmp_path / "list.json")
+    for text, message in (
+        ('{"verdict": "compatible"}', r"odd.json lacks the entry 'tests'; give what `unibct ev"),
+        ("[1, 2]", r"odd.json is not what `unibct evaluate --json` prints"),
+    ):
+        (tmp_path / "odd.json").write_text(text)
+        with pytest.raises(UserError, match=message):
+            write_model_card(folder, tmp_path / "odd.json")
     assert not (folder / "MODEL_CARD.md").exists()
 
 

@@ -12,9 +12,8 @@ def test_folder(photo_folder, glyph_classes):
     assert len(images) == len(glyph_classes)
     assert images.class_names == tuple(f"class {c:02}" for c in range(12))
     assert images.ids == tuple(sorted(images.ids))
-    assert all(
-        i.startswith(images.class_names[c]) for i, c in zip(images.ids, images.labels, strict=True)
-    )
+    for image_id, label in zip(images.ids, images.labels, strict=True):
+        assert image_id.startswith(images.class_names[label])
     assert images.read(images.ids[0]).dtype == np.uint8
 
 
