@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 from unibct.benchmark import CHAIN_METHODS, DEFAULT_METHODS
 from unibct.cli.options import (
-    MAP_NAMES,
-    METHOD_NAMES,
-    SCENARIO_NAMES,
     DeviceOption,
     RecipeOption,
     SetOption,
@@ -22,8 +19,10 @@ from unibct.cli.options import (
     parse_number,
     split_names,
 )
+from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
-from unibct.methods import split_methods
+from unibct.maps import MAPS
+from unibct.methods import METHODS, split_methods
 
 if TYPE_CHECKING:
     from unibct.benchmark.run import Benchmark
@@ -53,9 +52,9 @@ def benchmark_command(
         "merges scores  [default: the midpoint, and raw scores]",
         "DATA",
     ),
-    scenarios: str | None = option(f"{SCENARIO_NAMES}  [default: all]", "A,B"),
+    scenarios: str | None = option(f"{', '.join(SCENARIOS)}  [default: all]", "A,B"),
     methods: str | None = option(
-        f"{METHOD_NAMES}, {MAP_NAMES}, or a variant such as unibct@warmup_epochs=0  "
+        f"{', '.join([*METHODS, *MAPS])}, or a variant such as unibct@warmup_epochs=0  "
         f"[default: {','.join(DEFAULT_METHODS)}]",
         "A,B",
     ),

@@ -12,13 +12,13 @@ from unibct.cli.options import (
     app,
     argument,
     examples,
-    map_listing,
+    listing,
     option,
 )
 from unibct.data.readers import describe_data_briefly
 from unibct.embedders import describe_embedders
 from unibct.embeddings.forms import FOLDER_FORM, FORMS, describe_forms
-from unibct.maps import DEFAULT_MAP
+from unibct.maps import DEFAULT_MAP, MAPS
 
 if TYPE_CHECKING:
     from unibct.evaluation.weight_choice import WeightChoice
@@ -32,7 +32,10 @@ _ADAPT_EXAMPLES = examples(
 )
 
 
-@app.command("adapt", epilog=f"{_ADAPT_EXAMPLES}\n\n{map_listing()}")
+_KINDS = listing("Kinds", {name: entry.description for name, entry in MAPS.items()})
+
+
+@app.command("adapt", epilog=f"{_ADAPT_EXAMPLES}\n\n{_KINDS}")
 def adapt_command(
     new: str = option(f"the new model: {describe_embedders()}", "NEW", default=...),
     old: str = option("the old model, given in the same ways", "OLD", default=...),

@@ -17,14 +17,9 @@ import typer
 from unibct.data.readers import READERS, describe_data_briefly
 from unibct.data.scenarios import SCENARIOS, Scenario
 from unibct.errors import UserError
-from unibct.maps import MAPS
 from unibct.methods import METHODS
 from unibct.progress import is_first_process
 from unibct.training import FITTED_RECIPES, describe_recipes
-
-SCENARIO_NAMES = ", ".join(SCENARIOS)
-METHOD_NAMES = ", ".join(METHODS)
-MAP_NAMES = ", ".join(MAPS)
 
 
 def listing(title: str, meanings: Mapping[str, str]) -> str:
@@ -51,11 +46,6 @@ def scenario_listing() -> str:
 def method_listing() -> str:
     """Return the methods with their descriptions, for a help text."""
     return listing("Methods", {name: entry.description for name, entry in METHODS.items()})
-
-
-def map_listing() -> str:
-    """Return the kinds of maps with their descriptions, for a help text."""
-    return listing("Kinds", {name: entry.description for name, entry in MAPS.items()})
 
 
 def _meaning(scenario: Scenario) -> str:

@@ -12,9 +12,7 @@ from importlib import resources
 
 import numpy as np
 
-from unibct.benchmark.cells import (
-    SEEN,
-)
+from unibct.benchmark.cells import SEEN
 from unibct.benchmark.jobs import version_folder
 from unibct.benchmark.results import Measured, Results
 from unibct.evaluation.criterion import (
@@ -44,6 +42,7 @@ from unibct.report.plain_table import (
     PlainTable,
     difference_cell,
     percent_cell,
+    verdict_cell,
     verdict_kind,
 )
 
@@ -229,7 +228,7 @@ def criterion_table(results: Results, scenario: str) -> PlainTable:
             (
                 Cell(method),
                 *(difference_cell(difference) for difference in gains.values()),
-                Cell(verdict, kind=verdict_kind(verdict)),
+                verdict_cell(verdict),
                 *(_price_cell(results, scenario, method, metric) for metric in results.metrics),
             )
         )

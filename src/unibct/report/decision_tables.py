@@ -14,7 +14,8 @@ from unibct.report.plain_table import (
     PlainTable,
     difference_cell,
     percent_cell,
-    verdict_kind,
+    share_cell,
+    verdict_cell,
 )
 
 
@@ -45,10 +46,10 @@ def single_image_table(evaluation: UpgradeEvaluation) -> PlainTable:
     rows = tuple(
         (
             _metric_cell(c),
-            Cell(f"{100 * c.old_self:.2f}"),
-            Cell(f"{100 * c.cross:.2f}"),
+            share_cell(c.old_self),
+            share_cell(c.cross),
             difference_cell(c),
-            Cell(c.verdict, kind=verdict_kind(c.verdict)),
+            verdict_cell(c.verdict),
         )
         for c in single.compared
     )
@@ -67,7 +68,7 @@ def seen_table(evaluation: Evaluation) -> PlainTable:
     values = evaluation.seen_values
     metrics = list(values[CROSS])
     rows = tuple(
-        (Cell(test), *(Cell(f"{100 * measured[metric]:.2f}") for metric in metrics))
+        (Cell(test), *(share_cell(measured[metric]) for metric in metrics))
         for test, measured in values.items()
     )
     note = (
@@ -129,7 +130,7 @@ def new_threshold_table(evaluation: SearchEvaluation) -> PlainTable:
                 Cell(f"FAR {rate_name(row.far)}"),
                 _threshold_cell(row.threshold, row.interval),
                 _threshold_cell(row.new_threshold, row.new_interval),
-                Cell(f"{100 * row.own_tar:.2f}"),
+                share_cell(row.own_tar),
             )
             for row in evaluation.at_old_threshold
         ),
@@ -183,7 +184,7 @@ def old_client_table(evaluation: SearchEvaluation) -> PlainTable:
         (
             _metric_cell(c),
             difference_cell(c),
-            Cell(c.verdict, kind=verdict_kind(c.verdict)),
+            verdict_cell(c.verdict),
         )
         for c in evaluation.old_clients
     )
@@ -200,7 +201,7 @@ def blended_table(blend: BlendedQueries) -> PlainTable:
     rows = tuple(
         (
             _metric_cell(gain),
-            Cell(f"{100 * gain.cross:.2f}"),
+            share_cell(gain.cross),
             difference_cell(gain),
             difference_cell(more),
         )
@@ -228,8 +229,8 @@ def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:
             rows.append(
                 (
                     Cell(f"{metric}, {ORDERS[order].meaning}"),
-                    *(Cell(f"{100 * values[cut]:.2f}") for cut in (0, middle, -1)),
-                    Cell(f"{100 * curve.mean(metric):.2f}"),
+                    *(share_cell(values[cut]) for cut in (0, middle, -1)),
+                    share_cell(curve.mean(metric)),
                     Cell(f"{100 * curve.dip(metric):+.2f}"),
                 )
             )
@@ -258,4 +259,4 @@ def _accepted_cells(accepted: Accepted | None) -> tuple[Cell, Cell]:
         return NO_VALUE, NO_VALUE
     low, high = accepted.far_interval
     far = Cell(f"{100 * accepted.far:.4f}", f"{100 * low:.4f} to {100 * high:.4f}")
-    return Cell(f"{100 * accepted.tar:.2f}"), far
+    return share_cell(accepted.tar), far

@@ -155,21 +155,20 @@ def _recipe(results: Results) -> dict[str, Any]:
 
 def command(grid: Grid) -> str:
     """Return the command line that runs the same grid."""
-    parts = ["unibct benchmark", shlex.quote(grid.data)]
-    if grid.test is not None:
-        parts.append(f"--test {shlex.quote(grid.test)}")
-    parts.append(f"--scenarios {','.join(grid.scenarios)}")
-    parts.append(f"--methods {shlex.quote(','.join(grid.methods))}")
-    parts.append(f"--seeds {','.join(str(seed) for seed in grid.seeds)}")
-    parts.append(f"--chain {shlex.quote(','.join(grid.chain_methods) or 'none')}")
-    if grid.validation is not None:
-        parts.append(f"--validation {shlex.quote(grid.validation)}")
-    if grid.skip_bad:
-        parts.append("--skip-bad-images")
-    name, changes = nearest_recipe(grid.recipe)
-    parts.append(f"--recipe {name}")
-    parts += [f"--set {shlex.quote(change)}" for change in changes]
-    return " ".join(parts)
+    options = {
+        "--test": grid.test,
+        "--scenarios": ",".join(grid.scenarios),
+        "--methods": ",".join(grid.methods),
+        "--seeds": ",".join(str(seed) for seed in grid.seeds),
+        "--chain": ",".join(grid.chain_methods) or "none",
+        "--validation": grid.validation,
+    }
+    given = [(name, value) for name, value in options.items() if value is not None]
+    words = ["unibct", "benchmark", grid.data, *(word for option in given for word in option)]
+    words += ["--skip-bad-images"] if grid.skip_bad else []
+    recipe, changes = nearest_recipe(grid.recipe)
+    words += ["--recipe", recipe, *(word for change in changes for word in ("--set", change))]
+    return shlex.join(words)
 
 
 def _about(results: Results) -> str:

@@ -43,6 +43,16 @@ def verdict_kind(verdict: Verdict) -> str:
     return verdict.replace(" ", "-")
 
 
+def verdict_cell(verdict: Verdict) -> Cell:
+    """Return a cell with a verdict in its colour."""
+    return Cell(verdict, kind=verdict_kind(verdict))
+
+
+def share_cell(share: float) -> Cell:
+    """Return a cell with a share in percent whose interval stands elsewhere in the report."""
+    return Cell(f"{100 * share:.2f}")
+
+
 def percent_cell(share: Estimate, *, paper: str | None = None, kind: str = "") -> Cell:
     """Return a cell with a share in percent, its interval, and the paper's figure if it has one.
 

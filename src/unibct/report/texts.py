@@ -1,14 +1,14 @@
-"""What an export has written and measured, in words."""
+"""Results in words: an export, advice, how weights were chosen, and the story of the demo."""
 
 from typing import Any
 
-from unibct.advice.advise import Advice, Cost
+from unibct.advice.advise import Advice
 from unibct.evaluation.verification import rate_name
 from unibct.evaluation.weight_choice import WeightChoice
-from unibct.examples.demo import GalleryStory, Stage
+from unibct.examples.demo import GalleryStory
 from unibct.methods import DEFAULT_METHOD
 from unibct.progress import clock
-from unibct.report.plain_table import Cell, PlainTable
+from unibct.report.plain_table import Cell, PlainTable, share_cell
 
 
 def export_text(export: dict[str, Any]) -> str:
@@ -52,9 +52,6 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-# Advice as lines of plain text.
-
-
 def advice_lines(advice: Advice) -> list[str]:
     """Return the advice as text: the situation, the costs and the commands."""
     scenario, strength, rates = advice.scenario, advice.strength, advice.rates
@@ -82,16 +79,10 @@ def advice_lines(advice: Advice) -> list[str]:
         lines.append(f"  {method.name:{width}}  {text}")
     for name, cost in advice.costs.items():
         lines += ["", f"{name}: about {clock(cost.seconds)} (estimated) to {cost.what}"]
-        lines.append(f"  {_parts(cost)}")
+        parts = [f"{part} {clock(seconds)}" for part, seconds in cost.parts.items()]
+        lines.append(f"  {', '.join(parts)}")
         lines += [f"  $ {command}" for command in advice.commands[name]]
     return [*lines, "", *(f"note: {note}" for note in advice.notes)]
-
-
-def _parts(cost: Cost) -> str:
-    return ", ".join(f"{name} {clock(seconds)}" for name, seconds in cost.parts.items())
-
-
-# How blended weights were chosen, in words.
 
 
 def weight_choice_text(choice: WeightChoice) -> str:
@@ -108,27 +99,25 @@ def weight_choice_text(choice: WeightChoice) -> str:
     return "\n".join(lines)
 
 
-# The table of the demo's gallery: how it searches after each step of an upgrade.
-
-_HEADS = (
-    "after",
-    "searched by",
-    "rows: by old model",
-    "rows: by new model",
-    "top-1, %",
-    "right names",
-    "wrong names",
-    "lost names",
-)
-
-
 def story_table(story: GalleryStory) -> PlainTable:
-    """Return the stages of the upgrade, one line each."""
+    """Return how the demo's gallery searches after each step of the upgrade, one line each."""
+    rows = tuple(
+        (
+            Cell(stage.title),
+            Cell(f"{stage.searching} model"),
+            Cell(f"{stage.old_rows:,}"),
+            Cell(f"{stage.new_rows:,}"),
+            share_cell(stage.top_1),
+            *(Cell(f"{n:,}") for n in (stage.named.right, stage.named.wrong, stage.named.lost)),
+        )
+        for stage in story.stages
+    )
+    heads = ("after", "searched by", "rows: by old model", "rows: by new model", "top-1, %")
     return PlainTable(
         "The upgrade, carried out on a gallery",
         " ".join([_names(story), *outcome(story)]),
-        _HEADS,
-        tuple(_row(stage) for stage in story.stages),
+        (*heads, "right names", "wrong names", "lost names"),
+        rows,
     )
 
 
@@ -163,16 +152,4 @@ def _names(story: GalleryStory) -> str:
     return (
         f"{queries:,} queries of {story.classes:,} classes that no model has seen. A query's name "
         f"is the label of the first row {where}; it is lost if there is none."
-    )
-
-
-def _row(stage: Stage) -> tuple[Cell, ...]:
-    named = stage.named
-    return (
-        Cell(stage.title),
-        Cell(f"{stage.searching} model"),
-        Cell(f"{stage.old_rows:,}"),
-        Cell(f"{stage.new_rows:,}"),
-        Cell(f"{100 * stage.top_1:.2f}"),
-        *(Cell(f"{count:,}") for count in (named.right, named.wrong, named.lost)),
     )

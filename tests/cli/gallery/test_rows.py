@@ -13,7 +13,7 @@ from tests.gallery.toys import NEW, OLD, toy_images
     [
         (("search", "nowhere"), "nowhere is not there"),
         (("search", "QUERIES", "--where", "colour"), "write KEY=VALUE"),
-        (("search", "QUERIES", "--far", "0.01"), "(far) needs one"),
+        (("search", "QUERIES", "--far", "0.01"), "(--far) needs one"),
         (("remove", "nobody"), "'nobody'"),
         (("remove",), "name the rows to remove"),
         (("remove", "--ids", "nowhere.txt"), "nowhere.txt cannot be read"),
@@ -122,7 +122,7 @@ def test_vectors_whose_model_is_not_recorded(world, tmp_path):
     extra = save_images(toy_images(per_class=1, first=70), tmp_path / "extra")
     assert run_command("embed", OLD, extra, "--to", "npy", "--out", tmp_path / "e.npy") == 0
     (tmp_path / "e.model.txt").unlink(missing_ok=True)
-    assert "(made_by)" in run("add", tmp_path / "e.npy", code=2)
+    assert "(--made-by)" in run("add", tmp_path / "e.npy", code=2)
     assert "6 rows added" in run("add", tmp_path / "e.npy", "--made-by", OLD)
     assert parsed(run("status", "--json"))["models"] == {old: 54}
 
