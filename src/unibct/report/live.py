@@ -52,11 +52,10 @@ class Gains:
 @contextmanager
 def live_progress(benchmark: Benchmark) -> Generator[OnChange]:
     """Yield a function for ``run_benchmark`` that shows its progress on standard error."""
+    gains, time_left = Gains(benchmark.workspace.out), _TimeLeft()
     if not sys.stderr.isatty():
-        yield _lines(benchmark)
+        yield _lines(gains, time_left)
         return
-    gains = Gains(benchmark.workspace.out)
-    time_left = _TimeLeft()
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
 
         def show(board: Board, job: Job | None) -> None:
@@ -67,10 +66,8 @@ def live_progress(benchmark: Benchmark) -> Generator[OnChange]:
         yield show
 
 
-def _lines(benchmark: Benchmark) -> OnChange:
+def _lines(gains: Gains, time_left: "_TimeLeft") -> OnChange:
     """Return a function that prints a line for each job that has ended."""
-    gains = Gains(benchmark.workspace.out)
-    time_left = _TimeLeft()
 
     def show(board: Board, job: Job | None) -> None:
         time_left_text = time_left.text(board)

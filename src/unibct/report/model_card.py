@@ -96,20 +96,18 @@ def model_card(
         "Exported files": _export_lines(exports),
         "Limits": _limit_lines(model, evaluation),
     }
-    text = [f"# {name}", "", *_identity_lines(model)]
+    config: dict[str, Any] = model.get("architecture_config") or {}
+    library = f", built by {config['library']}" if "library" in config else ""
+    text = [
+        f"# {name}",
+        "",
+        f"Embeds images for search: `{model['architecture']}`{library}, dimension {model['dim']}, "
+        f"fingerprint `{model['fingerprint']}`.",
+    ]
     for title, lines in sections.items():
         if lines:
             text += ["", f"## {title}", "", *lines]
     return "\n".join(text) + "\n"
-
-
-def _identity_lines(model: dict[str, Any]) -> list[str]:
-    config: dict[str, Any] = model.get("architecture_config") or {}
-    library = f", built by {config['library']}" if "library" in config else ""
-    return [
-        f"Embeds images for search: `{model['architecture']}`{library}, dimension {model['dim']}, "
-        f"fingerprint `{model['fingerprint']}`."
-    ]
 
 
 def _input_lines(model: dict[str, Any]) -> list[str]:

@@ -71,18 +71,15 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
         _print_plain_table(plain, console)
         console.print(plain.note, highlight=False, markup=False)
     console.print()
-    verdict = evaluation.verdict
-    if evaluation.full_note:
-        console.print(evaluation.full_note, highlight=False, markup=False)
-    strength = old_model_text(evaluation)
-    if strength:
-        console.print(strength, highlight=False, markup=False)
+    for note in filter(None, (evaluation.full_note, old_model_text(evaluation))):
+        console.print(note, highlight=False, markup=False)
     if isinstance(evaluation, UpgradeEvaluation):
         single = evaluation.single_images_verdict
         console.print(
             f"on single images, as the rows of a gallery are: [{_STYLES[single]}]{single}[/]",
             highlight=False,
         )
+    verdict = evaluation.verdict
     console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
 
 
