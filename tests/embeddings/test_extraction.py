@@ -46,20 +46,14 @@ from unibct.files import read_json, write_json
 from unibct.models.model import Model
 
 
-class Diverged:
-    """A model whose second embedding is not finite."""
-
-    def embed_pixels(self, pixels):
-        vectors = np.ones((len(pixels), 3), dtype=np.float32)
-        vectors[1:2, 0] = np.nan
-        return vectors
-
-
 def test_the_image_without_a_finite_embedding_is_named():
+    vectors = np.ones((3, 3), dtype=np.float32)
+    vectors[1, 0] = np.nan
+    diverged = SimpleNamespace(embed_pixels=lambda pixels: vectors[: len(pixels)])
     pixels = np.zeros((3, 4, 4, 1), dtype=np.uint8)
     with pytest.raises(UserError, match="no finite embedding for second"):
-        finite_embeddings(Diverged(), pixels, ("first", "second", "third"))
-    assert finite_embeddings(Diverged(), pixels[:1], ("first",)).shape == (1, 3)
+        finite_embeddings(diverged, pixels, ("first", "second", "third"))
+    assert finite_embeddings(diverged, pixels[:1], ("first",)).shape == (1, 3)
 
 
 PLAN = StorePlan("model", "pixels", 5, flip=False, dtype="float32", shard_rows=2)

@@ -200,10 +200,9 @@ def test_several_ranks_find_what_one_finds(world):
         method = ReleasedAdvBct(dataclasses.replace(old, ranks=ranks), SETTINGS)
         method.load_state(start)  # threads share torch's generator
         new = step.embeddings.detach()[own].requires_grad_()
-        part_of_step = dataclasses.replace(
-            step, embeddings=new, labels=step.labels[own], rows=step.rows[own],
-            part=ClassesInUse(4, ranks),
-        )  # fmt: skip
+        rows = {"labels": step.labels[own], "rows": step.rows[own]}
+        shared = ClassesInUse(4, ranks)
+        part_of_step = dataclasses.replace(step, embeddings=new, part=shared, **rows)
         found = method.loss(part_of_step)
         found.backward()
         return found.detach(), new.grad, [parameter.grad for parameter in method.parameters()]
