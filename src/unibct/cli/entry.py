@@ -28,10 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal that cannot show → must not stop a job
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without → must not stop a job
+            stream.reconfigure(errors="replace")
     warnings.showwarning = _show_warning
     if "--version" in words:
         from importlib.metadata import version

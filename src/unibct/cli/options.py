@@ -1,7 +1,9 @@
 """The root of the command line, and what several commands share: options, lists, output.
 
-The options of a command are the fields of a frozen class, which stands in the room that uses them:
-name, type, default and help are written there once. ``takes_options`` makes the flags from them.
+Options that a function of the library has too are the fields of a frozen class, which stands in the
+room that uses them: name, type, default and help are written there once, and ``takes_options``
+makes the flags from them. Those of one command are declared where it takes them, as an ``option``,
+``flag`` or ``argument``; those of several commands stand here.
 """
 
 import inspect
