@@ -113,12 +113,9 @@ def pooled_models(
     embeddings = rng.standard_normal((IMAGES, DIM), dtype=np.float32)
     embeddings *= 4
     embeddings += centres[synthetic.subjects[synthetic.image_templates]]
-    flipped = embeddings * np.float32(0.9)
-    with step(f"pool {IMAGES:,} × {DIM} and the mirrored ones"):
-        new = pool_templates(
-            embeddings, meta.templates, meta.media, flipped=flipped, scores=meta.scores
-        )
-    del embeddings, flipped
+    with step(f"pool {IMAGES:,} × {DIM}"):
+        new = pool_templates(embeddings, meta.templates, meta.media, scores=meta.scores)
+    del embeddings
     noise = rng.standard_normal((len(new.ids), DIM), dtype=np.float32)
     return Pooled(new.ids, normalized_rows(centres[subject_of] + 2.5 * noise)), new
 

@@ -193,14 +193,15 @@ class Certificate:
         thresholds = cast(dict[str, dict[str, float]], self.content["thresholds"])
         if direction not in thresholds:
             raise UserError(
-                f"the certificate has no thresholds for {direction!r}; it has {_listed(thresholds)}"
+                f"the certificate has no thresholds for {direction!r}; it has "
+                + ", ".join(thresholds)
             )
         for rate, threshold in thresholds[direction].items():
             if abs(float(rate) - far) <= 1e-9 * far:
                 return float(threshold)
+        there = ", ".join(rate_name(rate) for rate in self.fars) or "none"
         raise UserError(
-            f"the certificate has no threshold for the false accept rate {far:g}; it has "
-            f"{_listed([rate_name(rate) for rate in self.fars]) or 'none'}"
+            f"the certificate has no threshold for the false accept rate {far:g}; it has {there}"
         )
 
     @property
@@ -219,7 +220,7 @@ class Certificate:
         may = "may search" if self.is_compatible else "may not (but by --force) search"
         templates = self.template_verdict
         note = "" if templates == self.verdict else f" (templates: {templates})"
-        rates, rough = (_listed(map(rate_name, fars)) for fars in (self.fars, self.rough_fars))
+        rates, rough = (", ".join(map(rate_name, fars)) for fars in (self.fars, self.rough_fars))
         rates += f" (rough, for lack of test classes: {rough})" if rough else ""
         return (
             f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
@@ -240,10 +241,6 @@ def content_digest(content: dict[str, Any]) -> str:
     rest = {name: value for name, value in content.items() if name != "digest"}
     text = json.dumps(rest, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(names)
 
 
 # What a finished evaluation puts into the document.

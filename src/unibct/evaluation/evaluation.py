@@ -11,7 +11,7 @@ from unibct.arrays import Ints
 from unibct.data.image_set import ImageSet
 from unibct.embeddings.recall import ModelRecall
 from unibct.embeddings.store import Vectors
-from unibct.evaluation.blending import AlphaChoice, BlendedQueries, require_alpha
+from unibct.evaluation.blending import AlphaChoice, BlendedQueries
 from unibct.evaluation.bootstrap import ClassDraws, class_draws
 from unibct.evaluation.criterion import (
     OLD_MODEL_TOO_WEAK,
@@ -202,9 +202,7 @@ class SearchEvaluation(Evaluation):
 
 def share_of(alpha: float | AlphaChoice) -> float:
     """Return the share of the new query that was given or chosen."""
-    share = alpha.alpha if isinstance(alpha, AlphaChoice) else alpha
-    require_alpha(share)
-    return share
+    return alpha.alpha if isinstance(alpha, AlphaChoice) else alpha
 
 
 # Which models and data were tested, so that a certificate can name them.
@@ -287,10 +285,11 @@ class UpgradeEvaluation(SearchEvaluation):
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
-        tests = {
-            name: self.values[name] | {"tar_at_far": self._tars(test)}
-            for name, test in self.tests.items()
-        }
+        tests: dict[str, Any] = {}
+        for name, test in self.tests.items():
+            tars = test.pairs.tars(self.carried_fars, rule=self.rule)
+            by_rate = {f"{far:g}": tar for far, tar in tars.items()}
+            tests[name] = self.values[name] | {"tar_at_far": by_rate}
         return super().as_json() | {
             "tests": tests,
             "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
@@ -299,7 +298,3 @@ class UpgradeEvaluation(SearchEvaluation):
             "templates": self.split.classes,
             "images_in_templates": len(self.split.gallery),
         }
-
-    def _tars(self, test: SearchTest) -> dict[str, float]:
-        tars = test.pairs.tars(self.carried_fars, rule=self.rule)
-        return {f"{far:g}": tar for far, tar in tars.items()}

@@ -27,15 +27,10 @@ def old_model_recall(
 ) -> ModelRecall | None:
     """Compare the old model with raw pixels on a sample of the test images.
 
-    Args:
-        vectors: (images, dim) its embeddings.
-        labels: (images,) integers.
-        images: an ``ImageSet`` or their uint8 pixels. None means that there are none.
-        frame: the form in which the old model takes an image, if it is known.
-        seed: chooses the sample: whole classes, at most 2,000 images.
-
-    Returns:
-        None without images, also where finished vectors stand for them, or if no class has two.
+    ``vectors`` are its (images, dim) embeddings, ``labels`` (images,) integers, ``images`` an
+    ``ImageSet`` or uint8 pixels, ``frame`` the form in which the model takes an image, if that is
+    known. ``seed`` chooses the sample: whole classes, at most 2,000 images. The result is None
+    without images, also where finished vectors stand for them, or if no class has two.
     """
     if images is None or (isinstance(images, ImageSet) and images.vector_dim is not None):
         return None

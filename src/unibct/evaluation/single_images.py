@@ -67,22 +67,6 @@ def single_images(
     ``alpha`` is the share of the new query in blended queries; ``seed`` draws queries of large
     tests, and the bootstrap samples.
     """
-    searches = _drawn_queries(tests, split, alpha, seed)
-    image_tests = {direction: image_test(search) for direction, search in searches.items()}
-    return SingleImages(
-        searches,
-        image_tests,
-        {name: measured_metrics(test, [far]) for name, test in image_tests.items()},
-        compare_tests(
-            image_tests[OLD_SELF], image_tests[CROSS], far=far, seed=seed, repeats=repeats
-        ),
-    )
-
-
-def _drawn_queries(
-    tests: Mapping[str, SearchTest], split: GallerySplit, alpha: float, seed: int
-) -> dict[str, ImageSearch]:
-    """Return the search of each direction. Of too many queries some are drawn; all rows stay."""
     searches: dict[str, ImageSearch] = {}
     for direction in (OLD_SELF, CROSS, NEW_SELF):
         images = tests[direction].images
@@ -90,8 +74,15 @@ def _drawn_queries(
         searches[direction] = images
     queries, rows = len(split.query), len(split.gallery)
     most = max(_FEWEST_QUERIES, MOST_PAIRS // rows)
-    if queries > most:
+    if queries > most:  # all rows stay
         drawn = np.sort(np.random.default_rng([seed, 23]).choice(queries, most, replace=False))
         everything: Any = np.arange(rows)
         searches = {name: images.part(drawn, everything) for name, images in searches.items()}
-    return searches | {BLEND: blended_search(searches[OLD_SELF], searches[CROSS], alpha)}
+    searches[BLEND] = blended_search(searches[OLD_SELF], searches[CROSS], alpha)
+    found = {direction: image_test(search) for direction, search in searches.items()}
+    return SingleImages(
+        searches,
+        found,
+        {name: measured_metrics(test, [far]) for name, test in found.items()},
+        compare_tests(found[OLD_SELF], found[CROSS], far=far, seed=seed, repeats=repeats),
+    )

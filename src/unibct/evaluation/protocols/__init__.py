@@ -123,18 +123,10 @@ def embed_data(
     skip_bad_images: bool = False,
     device: str = "auto",
 ) -> "Embeddings":
-    """Write a model's embeddings as the protocol that fits the data needs them.
+    """Write a model's embeddings to ``out`` as the protocol that fits the data needs them.
 
-    Args:
-        data: what the protocol reads.
-        model: the model, as ``open_embedder`` takes it.
-        out: a new folder or file for the embeddings.
-        protocol: a name from ``PROTOCOLS``, or ``auto``.
-        images: a list of image ids; only these are embedded.
-        form: a name from ``FORMS``: ``folder``, ``parquet``, ``npy`` or ``safetensors``.
-        dtype: ``float32`` or ``float16``, on disk; a folder only.
-        skip_bad_images: leave unreadable images out instead of refusing.
-        device: ``auto``, ``cpu``, ``cuda``, …
+    ``images`` is a list of image ids: only these are embedded. ``form`` is a name from ``FORMS``; a
+    folder can hold ``float16`` too. Unreadable images are refused, or left out.
     """
     name = recognised_protocol(data, protocol)
     entry = PROTOCOLS[name]
