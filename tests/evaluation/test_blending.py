@@ -136,9 +136,8 @@ def test_the_gains_are_paired_differences_to_both_other_queries(vectors):
         expected = compare_tests(before, by_hand, far=found.far, repeats=200)
         assert [c.metric for c in criteria] == [c.metric for c in expected]
         for one, other in zip(criteria, expected, strict=True):
-            assert (one.low, one.difference, one.high) == pytest.approx(
-                (other.low, other.difference, other.high), abs=1e-3
-            )
+            want = (other.low, other.difference, other.high)
+            assert (one.low, one.difference, one.high) == pytest.approx(want, abs=1e-3)
     assert blend.verdict == "compatible", "two independent errors average out"
     described = json.loads(json.dumps(found.as_json()))["blended_queries"]
     assert (described["alpha"], described["chosen_on"]) == (0.4, None)

@@ -346,9 +346,8 @@ def test_a_new_model_of_another_dimension_searches_old_rows_by_its_projection():
     old, labels = noisy_classes(40, 12, noise=1.5, seed=1)
     projected, _ = noisy_classes(40, 12, noise=0.6, seed=2)
     new, _ = noisy_classes(40, 12, noise=0.6, dim=24, seed=3)
-    evaluation = evaluate_embeddings(
-        labels, old=old, new=new, projected=projected, repeats=50, evaluated=EVALUATED
-    )
+    sides = {"old": old, "new": new, "projected": projected}
+    evaluation = evaluate_embeddings(labels, **sides, repeats=50, evaluated=EVALUATED)
     certificate = Certificate.of(evaluation, date=DATE)
     by_projection = Certificate.of(evaluation_of(), date=DATE)
     thresholds = [c.content["thresholds"] for c in (certificate, by_projection)]

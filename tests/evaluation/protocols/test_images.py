@@ -122,9 +122,8 @@ def test_only_listed_images_are_embedded_and_judged_and_a_bad_one_may_be_left_ou
     some = np.flatnonzero(images.labels < 5)
     listed, embedded = images.select(some), images.select(some[1:])
     folder = save(tmp_path / "some", embedded, noisy_vectors(embedded, 0.4))
-    in_gallery = np.isin(
-        np.arange(len(listed)), [np.argmax(listed.labels == c) + 1 for c in range(5)]
-    )
+    rows = [np.argmax(listed.labels == label) + 1 for label in range(5)]
+    in_gallery = np.isin(np.arange(len(listed)), rows)
     for name, rows in (("queries", ~in_gallery), ("gallery", in_gallery)):
         text = "".join(f"{listed.ids[row]}\n" for row in np.flatnonzero(rows))
         (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
@@ -140,9 +139,8 @@ def test_what_cannot_work_is_refused_before_anything_is_embedded(
 ):
     images = open_images(photo_folder)
     stored = save(tmp_path / "old", images, noisy_vectors(images, 0.4))
-    monkeypatch.setattr(
-        "unibct.evaluation.protocols.images._embedded", lambda *_: pytest.fail("embedded")
-    )
+    embedded = "unibct.evaluation.protocols.images._embedded"
+    monkeypatch.setattr(embedded, lambda *_: pytest.fail("embedded"))
     file = "embeddings:" + str(tmp_path / "x.npy")
     write_embeddings(open_embeddings(stored), tmp_path / "x.npy", "npy")
     damaged = save(tmp_path / "damaged", images, noisy_vectors(images, 0.4))
