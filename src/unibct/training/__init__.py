@@ -1,9 +1,7 @@
 """Training a model: the recipe, the plan of a run, its state, one step, the loop, checkpoints.
 
 Losses and compatibility methods live in ``losses`` and ``methods``, and the choice of training
-images in ``data``.
-
-The names of the recipes inside the package, readable without torch.
+images in ``data``. Here are the names of the recipes, readable without torch.
 """
 
 import re

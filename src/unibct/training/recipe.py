@@ -22,7 +22,6 @@ from unibct.errors import UserError, first_line
 from unibct.registry import find_attribute
 from unibct.training import RECIPE_FOLDER, SMALL_GREY, shipped_recipes
 
-DEFAULT_RECIPE = SMALL_GREY
 # Settings that are not used before the end of the warm-up.
 AFTER_WARMUP = ("eta", "refresh_epochs", "tau", "lam", "drop")
 
@@ -148,7 +147,7 @@ class Recipe(BaseModel):
         return _checked({**self.model_dump(), **changes}, "recipe")
 
 
-def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(name: str = SMALL_GREY, overrides: Sequence[str] = ()) -> Recipe:
     """Load a recipe from a TOML file, or one of the package's by name.
 
     Args:
