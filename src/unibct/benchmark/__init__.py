@@ -14,3 +14,4 @@ DEFAULT_METHODS = (
     DEFAULT_METHOD,
 )  # fmt: skip
 CHAIN_METHODS = ("unibct", DEFAULT_METHOD)
+VERSIONS = range(1, 4)  # the models of an upgrade chain

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.benchmark import CHAIN_METHODS, DEFAULT_METHODS
+from unibct.benchmark import CHAIN_METHODS, DEFAULT_METHODS, VERSIONS
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.data.readers import open_images
@@ -35,7 +35,6 @@ class Grid:
     methods: tuple[str, ...] = DEFAULT_METHODS  # methods, such as unibct@warmup_epochs=0, and maps
     seeds: tuple[int, ...] = DEFAULT_SEEDS  # each chooses a split and initial weights
     chain_methods: tuple[str, ...] = CHAIN_METHODS  # those that train an upgrade chain
-    versions: int = 3  # number of models in an upgrade chain
     skip_bad: bool = False  # leave unreadable images out instead of refusing
     # Images of other classes, on which each cell chooses how it blends queries and merges scores.
     # None: the midpoint, and raw scores.
@@ -66,7 +65,7 @@ class Grid:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that all results of one folder share."""
-        return {"recipe": self.recipe.model_dump(mode="json"), "versions": self.versions}
+        return {"recipe": self.recipe.model_dump(mode="json"), "versions": len(VERSIONS)}
 
     def open(self) -> tuple[ImageSet, ImageSet]:
         """Return the training images and the test images. They have no class in common."""

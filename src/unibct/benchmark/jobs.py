@@ -13,10 +13,10 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct.benchmark import VERSIONS
 from unibct.benchmark.grid import Grid
 from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import (
-    DEFAULT_FRACTION,
     DEFAULT_SEED,
     SCENARIOS,
     nested_split,
@@ -270,20 +270,15 @@ def _works_in(method: str, old_classes: Sequence[str], new_classes: Sequence[str
 def _chain_jobs(grid: Grid, images: ImageSet, method: str, seed: int) -> list[Job]:
     """Return the jobs of an upgrade chain.
 
-    The first version learns from 30 % of each class's images and the last one from all; the shares
-    of the others are in equal steps between. A version runs every test between itself and the
-    versions before it.
+    The first version learns from 30 % of each class's images, the second from 65 % and the third
+    from all. A version runs every test between itself and the versions before it.
     """
     first_recipe, last_recipe = upgrade_recipes(grid.recipe, "extended-data", seed)
-    folders = [version_folder(method, seed, v) for v in range(1, grid.versions + 1)]
+    folders = [version_folder(method, seed, version) for version in VERSIONS]
     first_rows = training_rows(images.labels, "old:extended-data", seed)
     jobs = [_old_job("extended-data", seed, first_recipe, len(first_rows))]
-    for version in range(2, grid.versions + 1):
-        step = (version - 1) / (grid.versions - 1)
-        share = round(DEFAULT_FRACTION + step * (1 - DEFAULT_FRACTION), 6)
-        recipe = last_recipe
-        if version < grid.versions:
-            recipe = last_recipe.updated(seed=1000 * version + 2 * seed)
+    second_recipe = last_recipe.updated(seed=2000 + 2 * seed)
+    for version, share, recipe in ((2, 0.65, second_recipe), (3, 1.0, last_recipe)):
         folder, earlier = folders[version - 1], tuple(folders[: version - 1])
         tests: list[JobTest] = []
         for number, other in enumerate(earlier, start=1):

@@ -13,6 +13,7 @@ import safetensors
 import safetensors.numpy
 
 from unibct.arrays import Floats
+from unibct.benchmark import VERSIONS
 from unibct.benchmark.cells import (
     AT_OLD_THRESHOLD,
     MIXED,
@@ -114,7 +115,7 @@ class Results:
         return all(
             version_folder(method, seed, version) in self.by_job
             for seed in self.seeds
-            for version in range(1, self.grid.versions + 1)
+            for version in VERSIONS
         )
 
     def cells(self, scenario: str, method: str) -> list[dict[str, Any]]:
@@ -372,7 +373,7 @@ def tidy_rows(results: Results) -> Iterator[Row]:
                 folder = cell_folder(scenario, method, seed)
                 yield from _job_rows(results, folder, scenario, method, seed)
         for method in grid.chain_methods:
-            for version in range(1, grid.versions + 1):
+            for version in VERSIONS:
                 folder = version_folder(method, seed, version)
                 yield from _job_rows(results, folder, CHAIN, method, seed)
 

@@ -12,6 +12,7 @@ from importlib import resources
 
 import numpy as np
 
+from unibct.benchmark import VERSIONS
 from unibct.benchmark.cells import SEEN
 from unibct.benchmark.jobs import version_folder
 from unibct.benchmark.results import Measured, Results
@@ -470,11 +471,10 @@ def chain_tables(results: Results) -> list[PlainTable]:
 
 def chain_table(results: Results, method: str) -> PlainTable:
     """Return all pairs of versions: a row for each query model, a column for each gallery."""
-    versions = range(1, results.grid.versions + 1)
     rows: list[tuple[Cell, ...]] = []
-    for query in versions:
+    for query in VERSIONS:
         cells = [Cell(f"v{query} queries")]
-        for gallery in versions:
+        for gallery in VERSIONS:
             measured = results.between_versions(method, query, gallery, TOP_1)
             kind = ""
             if query > gallery:
@@ -495,17 +495,16 @@ def chain_table(results: Results, method: str) -> PlainTable:
             " v1 is too weak to judge an upgrade by, because hardly better than raw pixels: seed "
             f"{', '.join(map(str, weak))}."
         )
-    heads = ("", *(f"v{gallery} gallery" for gallery in versions))
+    heads = ("", *(f"v{gallery} gallery" for gallery in VERSIONS))
     return PlainTable(f"Upgrade chain, {method}", note, heads, tuple(rows))
 
 
 def chain_gain_table(results: Results, method: str) -> PlainTable:
     """Return how each pair of versions differs from the older one's self test, by metric."""
-    versions = range(1, results.grid.versions + 1)
     metrics = top_1_first(results.deciding_metrics)
     rows: list[tuple[Cell, ...]] = []
     for query, gallery in sorted(
-        ((q, g) for q in versions for g in versions if q != g), key=lambda pair: pair[0] < pair[1]
+        ((q, g) for q in VERSIONS for g in VERSIONS if q != g), key=lambda pair: pair[0] < pair[1]
     ):
         older = min(query, gallery)
         cells = [Cell(f"v{query}→v{gallery} − v{older}→v{older}")]
@@ -528,8 +527,7 @@ def chain_averages(results: Results, method: str) -> tuple[Estimate, str]:
     The mean is over all pairs whose queries are not older than the gallery. The count, such as
     ``5 of 6``, is over the pairs with newer queries, of all seeds.
     """
-    versions = range(1, results.grid.versions + 1)
-    pairs = [(query, gallery) for query in versions for gallery in versions if query >= gallery]
+    pairs = [(query, gallery) for query in VERSIONS for gallery in VERSIONS if query >= gallery]
     measured = [results.between_versions(method, *pair, TOP_1) for pair in pairs]
     mean = Measured(
         np.mean([m.values for m in measured], axis=0),

@@ -14,6 +14,7 @@ import jinja2
 import torch
 from markupsafe import Markup
 
+from unibct.benchmark import VERSIONS
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder, safe_name
 from unibct.benchmark.results import Results, as_csv
@@ -258,7 +259,6 @@ def _curves(results: Results, workspace: Workspace, scenario: str) -> dict[str, 
 
 def _matrices(results: Results) -> dict[str, Markup]:
     """Return the compatibility matrix of each upgrade chain."""
-    versions = range(1, results.grid.versions + 1)
     pictures: dict[str, Markup] = {}
     for method in results.grid.chain_methods:
         if not results.has_chain(method):
@@ -266,11 +266,11 @@ def _matrices(results: Results) -> dict[str, Markup]:
         values = [
             [
                 float(results.between_versions(method, query, gallery, TOP_1).values.mean())
-                for gallery in versions
+                for gallery in VERSIONS
             ]
-            for query in versions
+            for query in VERSIONS
         ]
-        names = [f"v{version}" for version in versions]
+        names = [f"v{version}" for version in VERSIONS]
         pictures[method] = Markup(matrix_svg(values, names, f"{method}: {TOP_1}, %"))
     return pictures
 
