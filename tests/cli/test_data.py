@@ -6,11 +6,13 @@ from unibct.data.readers import open_images
 from unibct.embeddings.forms import write_embeddings
 
 
+def lists(folder, *names):
+    """The ids in lists of a split."""
+    return [(folder / f"{name}.txt").read_text().splitlines() for name in names]
+
+
 def test_split_writes_disjoint_lists(trained_folder, photo_folder):
-    old, new, train, test = (
-        (trained_folder / f"split/{name}.txt").read_text().splitlines()
-        for name in ("old", "new", "train", "test")
-    )
+    old, new, train, test = lists(trained_folder / "split", "old", "new", "train", "test")
     assert sorted(old + new) == train
     assert sorted(train + test) == list(open_images(str(photo_folder)).ids)
     assert len({name.split("/")[0] for name in old}) == 2
@@ -25,11 +27,9 @@ def test_split_sets_test_classes_aside(photo_folder, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "train" in printed
     assert "test" in printed
-    lists = [
-        (tmp_path / f"split/{name}.txt").read_text().splitlines() for name in ("train", "test")
-    ]
-    assert sorted(lists[0] + lists[1]) == list(open_images(str(photo_folder)).ids)
-    classes = [{name.split("/")[0] for name in lines} for lines in lists]
+    train, test = lists(tmp_path / "split", "train", "test")
+    assert sorted(train + test) == list(open_images(str(photo_folder)).ids)
+    classes = [{name.split("/")[0] for name in lines} for lines in (train, test)]
     assert [len(names) for names in classes] == [9, 3]
     assert not classes[0] & classes[1]
     assert run_command("split", photo_folder, "--out", tmp_path / "neither") == 2
@@ -44,8 +44,8 @@ def test_finished_vectors_are_split_too(tmp_path):
     write_embeddings(embeddings, tmp_path / "a.npy", "npy")
     data, out = f"embeddings:{tmp_path / 'a.npy'}", tmp_path / "split"
     assert run_command("split", data, "--hold-out", 0.5, "--out", out) == 0
-    lists = [(out / f"{name}.txt").read_text().splitlines() for name in ("train", "test")]
-    assert sorted(lists[0] + lists[1]) == sorted(embeddings.ids)
+    train, test = lists(out, "train", "test")
+    assert sorted(train + test) == sorted(embeddings.ids)
 
 
 def test_convert_says_what_it_wrote(photo_folder, tmp_path, capsys):

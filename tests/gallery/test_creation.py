@@ -78,19 +78,16 @@ def test_a_deleted_gallery_leaves_nothing_and_its_copy_stays(upgraded, tmp_path)
         Gallery(path)
 
 
-def test_a_link_to_a_gallery_goes_with_it(toy_gallery, tmp_path):
-    path, link = toy_gallery.folder.path, tmp_path / "link"
-    link.symlink_to(path)
-    Gallery(link).delete()
-    assert not path.exists()
-    assert not link.is_symlink()
-
-
-def test_the_current_folder_can_be_deleted(toy_gallery, monkeypatch):
+@pytest.mark.parametrize("given", [".", "../link"])
+def test_the_current_folder_can_be_deleted_and_a_link_goes_with_it(toy_gallery, monkeypatch, given):
     path = toy_gallery.folder.path
     monkeypatch.chdir(path)
-    Gallery(".").delete()
+    link = path.with_name("link")
+    if given != ".":
+        link.symlink_to(path)
+    Gallery(given).delete()
     assert not path.exists()
+    assert not link.is_symlink()
 
 
 def test_a_deletion_that_was_killed_can_be_repeated(toy_gallery):

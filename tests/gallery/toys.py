@@ -96,6 +96,7 @@ def toy_certificate(old: str, new: str, **changes: Any) -> Certificate:
     """A certificate for two fingerprints."""
     knots = {"cross": [-1.0, 0.0, 1.0], "old": [-1.0, 0.2, 1.0]}
     far = {"0.1": 0.5, "0.01": 0.8}
+    raw = {"choice": {"kind": "raw"}}
     content: dict[str, Any] = {
         "format": 2,
         "unibct": "0",
@@ -108,21 +109,11 @@ def toy_certificate(old: str, new: str, **changes: Any) -> Certificate:
         "classes": {"basis": "unseen", "seen": 0, "tested": 3, "unknown": None},
         "metrics": {},
         "image_metrics": {"verdict": "compatible"},
-        "thresholds": {
-            "old→old": far,
-            "new→old": far,
-            "blend→old": far,
-            "new→new": {"0.1": 0.6, "0.01": 0.9},
-        },
-        "score_map": {
-            "new→old": knots,
-            "blend→old": knots,
-            "new→new": knots | {"old": [-1.0, 0.1, 1.0]},
-        },
-        "further_calibrations": {
-            "old→old": {"choice": {"kind": "raw"}},
-            "blend→old": {"choice": {"kind": "raw"}},
-        },
+        "thresholds": dict.fromkeys(("old→old", "new→old", "blend→old"), far)
+        | {"new→new": {"0.1": 0.6, "0.01": 0.9}},
+        "score_map": dict.fromkeys(("new→old", "blend→old"), knots)
+        | {"new→new": knots | {"old": [-1.0, 0.1, 1.0]}},
+        "further_calibrations": {"old→old": raw, "blend→old": raw},
         "calibration": {"choice": {"kind": "standardised", "slope": 2.0, "shift": -0.5}},
         "blend_alpha": 0.6,
         "flips": {},

@@ -1,4 +1,5 @@
 import json
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,14 +25,9 @@ def test_results_are_for_machines_or_for_people(capsys):
 
 
 def test_no_progress_bar_stays_if_a_gallery_cannot_be_closed(monkeypatch, tmp_path):
-    class Stuck:
-        def __init__(self, path, *, device):
-            pass
-
-        def close(self):
-            raise OSError("no space left")
-
-    monkeypatch.setattr("unibct.gallery.gallery.Gallery", Stuck)
+    stuck = Mock()
+    stuck.return_value.close.side_effect = OSError("no space left")
+    monkeypatch.setattr("unibct.gallery.gallery.Gallery", stuck)
     with pytest.raises(OSError, match="no space left"), opened_gallery(tmp_path, "cpu"):
         progress.note("seen on standard error")
         receiver = progress._RECEIVER.get()

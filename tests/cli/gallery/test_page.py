@@ -26,9 +26,8 @@ def test_a_folder_that_is_no_gallery(tmp_path, capsys):
 def test_the_command_passes_everything_on(world, monkeypatch):
     run, rows, _, _, _ = world
     given = {}
-    monkeypatch.setattr(
-        "unibct.gallery.page.serve_gallery", lambda path, **options: given.update(options)
-    )
+    serve = "unibct.gallery.page.serve_gallery"
+    monkeypatch.setattr(serve, lambda path, **options: given.update(options))
     run("serve", "--images", rows, "--port", "0", "--device", "cpu")
     assert str(given.pop("device")) == "cpu"
     assert given == {"host": "127.0.0.1", "port": 0, "images": str(rows), "token": None}

@@ -1,7 +1,8 @@
 import json
 
+from tests.cli.gallery.conftest import upgrade
 from tests.conftest import run_command
-from tests.gallery.toys import NEW, OLD
+from tests.gallery.toys import OLD
 
 
 def hits(text):
@@ -10,17 +11,17 @@ def hits(text):
 
 def test_options_change_what_is_found(world):
     run, rows, queries, certificate, _ = world
-    run("upgrade", "--model", NEW, "--certificate", certificate)
-    plain = hits(run("search", queries, "--k", "48", "--json"))
+    run(*upgrade(certificate))
+    search = ("search", queries, "--k", "48", "--json")
+    plain = hits(run(*search))
     assert [len(row) for row in plain] == [48] * 6
     for options in (["--far", "0.01"], ["--threshold", "0.5"], ["--k", "3"]):
-        fewer = hits(run("search", queries, "--k", "48", "--json", *options))
+        fewer = hits(run(*search, *options))
         assert all(row == full[: len(row)] for row, full in zip(fewer, plain, strict=True))
         assert sum(map(len, fewer)) < 288
     for options in (["--encoders", "two"], ["--encoders", "blend", "--alpha", "0.2"]):
-        assert hits(run("search", queries, "--k", "48", "--json", *options)) != plain
-    old_scores = run("search", queries, "--k", "48", "--json", "--old-scores")
-    assert hits(old_scores) == plain
+        assert hits(run(*search, *options)) != plain
+    assert hits(run(*search, "--old-scores")) == plain
     assert hits(run("search", queries, "--json", "--where", "colour=red")) == [[]] * 6
     run("search", queries, "--k", "2", "--lazy", rows, "--remember")
     assert "searches embed rows again that they find (step" in run("status")

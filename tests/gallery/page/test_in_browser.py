@@ -83,6 +83,15 @@ class Watched:
             self.problems.append(f"asks another host: {url}")
 
 
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """The page, which has no problem until its end."""
+    watched = Watched(browser, address)
+    yield watched.page
+    assert watched.problems == []
+    watched.page.close()
+
+
 def choose(page: Page) -> None:
     file = {"name": "query.png", "mimeType": "image/png", "buffer": png("c2/60")}
     page.set_input_files("#file", file)
@@ -91,9 +100,7 @@ def choose(page: Page) -> None:
     )
 
 
-def test_search_backfill_pause_and_rollback(browser, address, slowly):
-    watched = Watched(browser, address)
-    page = watched.page
+def test_search_backfill_pause_and_rollback(page, slowly):
     choose(page)
     expect(page.locator("#column-before")).to_have_text("Before: old_model")
     expect(page.locator("#column-now")).to_have_text("Now: new_model")
@@ -127,11 +134,9 @@ def test_search_backfill_pause_and_rollback(browser, address, slowly):
     expect(page.locator("#summary")).to_have_text("48 rows, searched by old_model.")
     expect(page.locator(".column")).to_have_count(1)
     expect(page.locator("#rollback")).to_be_disabled()
-    assert watched.problems == []
-    page.close()
 
 
-def test_the_page_says_what_a_certificate_does_not_promise(browser, upgraded, address, tmp_path):
+def test_the_page_says_what_a_certificate_does_not_promise(page, upgraded, tmp_path):
     fingerprints = list(upgraded.folder.state.kinds)
     upgraded.rollback()
     changes = {
@@ -141,8 +146,7 @@ def test_the_page_says_what_a_certificate_does_not_promise(browser, upgraded, ad
     }
     certificate = written(toy_certificate(*fingerprints, **changes), tmp_path)
     upgraded.upgrade(NEW, [certificate], force=True)
-    watched = Watched(browser, address)
-    page = watched.page
+    page.reload()
     expect(page.locator("#forced")).to_contain_text("without a certificate that allows it")
     expect(page.locator("#doubtful")).to_contain_text("not known to have been new to the models")
     certificate = page.locator("#certificates")
@@ -151,13 +155,9 @@ def test_the_page_says_what_a_certificate_does_not_promise(browser, upgraded, ad
     expect(certificate).to_contain_text("ranked best on half of the test classes")
     rates = certificate.locator("table").last.locator("tbody th")
     expect(rates).to_have_text(["1 in 10", "1 in 100 rough"])
-    assert watched.problems == []
-    page.close()
 
 
-def test_a_rollback_that_was_stopped_goes_on(browser, upgraded, address):
-    watched = Watched(browser, address)
-    page = watched.page
+def test_a_rollback_that_was_stopped_goes_on(page, upgraded):
     upgraded.remove(["c0/0"])
     upgraded.add(toy_images(classes=1, per_class=1))  # now by the new model
     with broken("rollback._make_rows"):
@@ -170,8 +170,6 @@ def test_a_rollback_that_was_stopped_goes_on(browser, upgraded, address):
     expect(page.locator("#job-status")).to_contain_text("1 rows were embedded", timeout=SECONDS)
     expect(page.locator("#rollback")).to_be_disabled()
     expect(page.locator("#rollback-words")).to_contain_text("no upgrade and no backfill")
-    assert watched.problems == []
-    page.close()
 
 
 @pytest.mark.parametrize("way", ["drop", "paste"])
@@ -189,9 +187,7 @@ def test_an_image_is_dropped_or_pasted(browser, address, way):
     watched.page.close()
 
 
-def test_everything_by_keyboard_alone(browser, address, slowly):
-    watched = Watched(browser, address)
-    page = watched.page
+def test_everything_by_keyboard_alone(page, slowly):
     expect(page.locator(".sample")).to_have_count(12)
 
     def pressed_until(selector: str) -> None:
@@ -225,8 +221,6 @@ def test_everything_by_keyboard_alone(browser, address, slowly):
     expect(page.locator("#confirm-yes")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#job-status")).to_contain_text("as before step 4", timeout=SECONDS)
-    assert watched.problems == []
-    page.close()
 
 
 VISIBLE_FOCUS = """() => {
