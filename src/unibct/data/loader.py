@@ -138,14 +138,12 @@ def _known_check(
 
     ``stamp`` is the set's ``source_stamp`` now; only the first rank's counts.
     """
-    if ranks is None or ranks.world == 1:
-        return find_checked_set(images, frame, stamp)
 
     def question() -> tuple[str, list[tuple[int, str]]] | None:
         checked = find_checked_set(images, frame, stamp)
         return None if checked is None else (checked.digest, list(checked.problems.items()))
 
-    answer = ranks.ask_first(question)
+    answer = question() if ranks is None else ranks.ask_first(question)
     return None if answer is None else CheckedSet(answer[0], dict(answer[1]))
 
 

@@ -87,21 +87,21 @@ def file_digest(path: Path) -> FileDigest:
         return FileDigest(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
+def damaged(problem: str) -> UserError:
+    """Return the error for a folder that cannot be used as it is."""
+    return UserError(f"{problem}; embed the images again")
+
+
 def check_file(path: Path, digest: FileDigest, *, verify: bool) -> None:
     """Raise an error if a file's size differs, or with ``verify`` its checksum."""
     try:
         size = path.stat().st_size
         if size != digest.bytes:
-            raise UserError(
-                f"{path} is damaged ({size} bytes instead of {digest.bytes}); "
-                "embed the images again"
-            )
+            raise damaged(f"{path} is damaged ({size} bytes instead of {digest.bytes})")
         if verify and file_digest(path) != digest:
-            raise UserError(f"{path} is damaged (its checksum differs); embed the images again")
+            raise damaged(f"{path} is damaged (its checksum differs)")
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}); embed the images again"
-        ) from error
+        raise damaged(f"{path} cannot be read ({error.strerror})") from error
 
 
 def map_array(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -109,11 +109,11 @@ def map_array(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     try:
         array = np.asarray(mapped_array(path))
     except UserError as error:
-        raise UserError(f"{error}; embed the images again") from error
+        raise damaged(str(error)) from error
     if array.shape != shape or array.dtype != dtype:
-        raise UserError(
+        raise damaged(
             f"{path} holds {array.dtype} of shape {array.shape}, but {STORE_DESCRIPTION} says "
-            f"{np.dtype(dtype)} of shape {shape}; embed the images again"
+            f"{np.dtype(dtype)} of shape {shape}"
         )
     return array
 
@@ -123,7 +123,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); embed the images again") from error
+        raise damaged(f"{path} cannot be read ({error})") from error
 
 
 class Rows:
@@ -443,16 +443,14 @@ def read_description(folder: Path) -> Description:
     content: dict[str, Any] = read_json(path)
     try:
         if content["format"] != FORMAT:
-            raise UserError(
-                f"{folder} has format {content['format']}, and this unibct reads {FORMAT}; "
-                "embed the images again"
+            raise damaged(
+                f"{folder} has format {content['format']}, and this unibct reads {FORMAT}"
             )
         shards = [shard_from_json(entry) for entry in content["shards"]]
         firsts = [0, *accumulate(shard.rows for shard in shards)]
         if [shard.first for shard in shards] != firsts[:-1] or firsts[-1] != content["images"]:
-            raise UserError(
-                f"{path} says {content['images']} images, but its shards have {firsts[-1]}; "
-                "embed the images again"
+            raise damaged(
+                f"{path} says {content['images']} images, but its shards have {firsts[-1]}"
             )
         if content["dtype"] not in DTYPES:
             raise UserError(f"{path}: unknown dtype {content['dtype']!r}")
@@ -469,9 +467,9 @@ def read_description(folder: Path) -> Description:
             Path(content.get("classes_file", CLASSES_FILE)).name,
         )
     except KeyError as error:
-        raise UserError(f"{path} lacks the entry {error}; embed the images again") from error
+        raise damaged(f"{path} lacks the entry {error}") from error
     except (TypeError, AttributeError) as error:
-        raise UserError(f"{path} cannot be understood ({error}); embed the images again") from error
+        raise damaged(f"{path} cannot be understood ({error})") from error
 
 
 def _trained_on(content: Any) -> TrainedOn | None:
@@ -503,9 +501,7 @@ def _read_ids(folder: Path, shards: Sequence[Shard]) -> tuple[str, ...]:
         path = folder / shard_files(number)[2]
         shard_ids = read_text(path).split("\n")[:-1]
         if len(shard_ids) != shard.rows:
-            raise UserError(
-                f"{path} has {len(shard_ids)} ids for {shard.rows} rows; embed the images again"
-            )
+            raise damaged(f"{path} has {len(shard_ids)} ids for {shard.rows} rows")
         ids += shard_ids
     return tuple(ids)
 
@@ -521,7 +517,7 @@ def _read_class_names(path: Path, digest: FileDigest) -> tuple[str, ...]:
     """Read the class names that a description counts; the file may have more after them."""
     data = read_text(path).encode()[: digest.bytes]
     if hashlib.sha256(data).hexdigest() != digest.sha256:
-        raise UserError(f"{path} is damaged (its checksum differs); embed the images again")
+        raise damaged(f"{path} is damaged (its checksum differs)")
     return tuple(data.decode().split("\n")[:-1])
 
 

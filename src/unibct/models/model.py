@@ -22,7 +22,6 @@ from unibct.arrays import checked_embeddings, is_array, normalized, same_kind, t
 from unibct.data.augmentation import mirrored
 from unibct.data.decoding import (
     VECTORS,
-    Frame,
     Pixels,
     UnreadableImageError,
     decode,
@@ -33,6 +32,7 @@ from unibct.data.image_set import ImageSet, class_identities
 from unibct.data.training_classes import (
     NO_CLASSES,
     SCORE_SCALE_MEASURED,
+    UNKNOWN_CLASSES,
     Choice,
     TrainingClasses,
     training_classes,
@@ -279,10 +279,11 @@ class Model:
         ``fitted_on`` are the images that the map was fitted on; None if they are not known.
         """
         bare = self.with_score_scale(None)  # its scale is that of another space
-        names, source = (
-            ((), None) if fitted_on is None else (fitted_on.class_names, fitted_on.class_source)
+        further = bare.further_classes | (
+            UNKNOWN_CLASSES
+            if fitted_on is None
+            else training_classes(fitted_on.class_names, fitted_on.class_source)
         )
-        further = bare.further_classes | training_classes(names, source)
         return replace(
             self,
             vector_map=vector_map,
@@ -300,7 +301,11 @@ def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: Any) -> A
     if step < 1:
         raise UserError(f"batch_size must be a whole number, at least 1, not {batch_size}")
     if embedder.input.fit == VECTORS:
-        rows = _unit_rows(images)
+        rows = checked_embeddings(images, "vectors")
+        nonzero = rows.any(axis=1)
+        if not nonzero.all():
+            raise UserError(f"vectors has rows of zeros only, first row {int(nonzero.argmin())}")
+        rows = normalized(rows).astype(np.float32, copy=False)  # of length 1, as those of files
         sequence: Sequence[Any] = list(rows[:, None, :, None])
     else:
         sequence = _as_sequence(images)
@@ -308,23 +313,11 @@ def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: Any) -> A
     frame = embedder.input.frame
     for start in range(0, len(sequence), step):
         part = sequence[start : start + step]
-        vectors[start : start + len(part)] = embedder.embed_pixels(
-            np.stack([_fitted(image, start + i, frame) for i, image in enumerate(part)])
-        )
+        if frame.fit != VECTORS:
+            part = [_pixels(image, start + i) for i, image in enumerate(part)]
+        pixels = np.stack([fit(image, *frame) for image in part])
+        vectors[start : start + len(part)] = embedder.embed_pixels(pixels)
     return same_kind(vectors, images)
-
-
-def _unit_rows(vectors: Any) -> NDArray[np.float32]:
-    """Return finished vectors with rows of length 1, as those of files are."""
-    rows = checked_embeddings(vectors, "vectors")
-    nonzero = rows.any(axis=1)
-    if not nonzero.all():
-        raise UserError(f"vectors has rows of zeros only, first row {int(nonzero.argmin())}")
-    return normalized(rows).astype(np.float32, copy=False)
-
-
-def _fitted(image: Any, index: int, frame: Frame) -> Pixels:
-    return fit(image if frame.fit == VECTORS else _pixels(image, index), *frame)
 
 
 @contextmanager
