@@ -11,11 +11,11 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,20 +35,10 @@ _NUMBER = re.compile(r"([+-]?\d+(?:\.0*)?)(?: of (\w+-[0-9a-f]{12}))?")
 _SAMPLE_IMAGES = 32  # whose bytes tell a set from others with the same ids
 
 
-class PixelSource(Protocol):
-    """Reads the pixels of one image by its id."""
-
-    def __call__(self, image_id: str) -> Pixels:
-        """Return (height, width) or (height, width, 3) uint8, or raise an UnreadableImageError."""
-        ...
-
-
-class EncodedSource(Protocol):
-    """Reads the encoded bytes of one image by its id."""
-
-    def __call__(self, image_id: str) -> bytes:
-        """Return the bytes of a PNG, JPEG or WebP file, or raise an UnreadableImageError."""
-        ...
+# What reads one image by its id, or raises an UnreadableImageError: its pixels, (height, width) or
+# (height, width, 3) uint8, and its encoded bytes, those of a PNG, JPEG or WebP file.
+PixelSource: TypeAlias = Callable[[str], Pixels]
+EncodedSource: TypeAlias = Callable[[str], bytes]
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,13 +75,7 @@ class InputSpec:
     @property
     def normalisation(self) -> dict[str, Any]:
         """Everything but the fit, as plain values."""
-        return {
-            "height": self.height,
-            "width": self.width,
-            "channels": self.channels,
-            "mean": _plain(self.mean),
-            "std": _plain(self.std),
-        }
+        return {name: value for name, value in asdict(self).items() if name != "fit"}
 
     def description(self) -> dict[str, Any]:
         """Return plain values for a file, from which ``of_description`` makes the input again."""
@@ -95,10 +89,6 @@ class InputSpec:
         if interpolation not in ("", _INTERPOLATION):
             raise UserError(f"images cannot be resized by {interpolation}, only {_INTERPOLATION}")
         return cls(**values, fit=fit)
-
-
-def _plain(values: PerChannel) -> float | list[float]:
-    return list(values) if isinstance(values, tuple) else values
 
 
 def to_input(pixels: Pixels, spec: InputSpec, device: "torch.device") -> "Tensor":

@@ -253,7 +253,17 @@ def load_model(
         raise UserError(f"{folder / MODEL_DESCRIPTION} lacks the entry {error}") from error
     except _LOADING_ERRORS as error:
         raise UserError(f"{folder} cannot be loaded as a model: {first_line(error)}") from error
-    _require_matching_files(folder, model, fingerprint, classifier_digest)
+    class_weights = model.class_weights
+    if class_weights is not None and _classifier_digest(class_weights) != classifier_digest:
+        raise UserError(
+            f"{folder / CLASSIFIER_FILE} does not belong to {MODEL_DESCRIPTION}; "
+            "restore all files from one copy"
+        )
+    if model.fingerprint != fingerprint:
+        raise UserError(
+            f"{folder / WEIGHTS_FILE} does not belong to {MODEL_DESCRIPTION}: the fingerprint is "
+            f"{model.fingerprint} instead of {fingerprint}; restore both files from one copy"
+        )
     return model.to(pick_device(device) if isinstance(device, str) else device)
 
 
@@ -317,23 +327,6 @@ def _further_classes(description: Any) -> TrainingClasses:
         and (content is not None or not recipe.get("warm_start"))
     )
     return further if is_random else further | UNKNOWN_CLASSES
-
-
-def _require_matching_files(
-    folder: Path, model: Model, fingerprint: str, classifier_digest: str | None
-) -> None:
-    """Raise an error if the weights or the classifier belong to another description."""
-    class_weights = model.class_weights
-    if class_weights is not None and _classifier_digest(class_weights) != classifier_digest:
-        raise UserError(
-            f"{folder / CLASSIFIER_FILE} does not belong to {MODEL_DESCRIPTION}; "
-            "restore all files from one copy"
-        )
-    if model.fingerprint != fingerprint:
-        raise UserError(
-            f"{folder / WEIGHTS_FILE} does not belong to {MODEL_DESCRIPTION}: the fingerprint is "
-            f"{model.fingerprint} instead of {fingerprint}; restore both files from one copy"
-        )
 
 
 def _classifier_digest(class_weights: Tensor | None) -> str | None:
