@@ -254,12 +254,9 @@ def test_a_bad_file_beside_is_refused(copied, name, content, match):
         open_images(copied(**{name: content}))
 
 
-@pytest.mark.parametrize("text", [b"3,112,112\n\n", b"3,112,112\n85742\n", b"3, 112, 112 \r\n1"])
-def test_of_a_property_file_the_first_line_counts(copied, text):
-    assert len(open_images(copied(property=text))) == 6
-
-
-def test_class_names_beside_the_file(copied):
+def test_of_a_property_file_the_first_line_counts_and_class_names_stand_beside(copied):
+    for text in (b"3,112,112\n\n", b"3,112,112\n85742\n", b"3, 112, 112 \r\n1"):
+        assert len(open_images(copied(property=text))) == 6
     images = open_images(copied(**{"classes.txt": b"a\nb\nc"}))  # by hand, without a line break
     assert images.class_names == ("a", "b", "c")
 
