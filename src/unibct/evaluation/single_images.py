@@ -79,10 +79,10 @@ def single_images(
         everything: Any = np.arange(rows)
         searches = {name: images.part(drawn, everything) for name, images in searches.items()}
     searches[BLEND] = blended_search(searches[OLD_SELF], searches[CROSS], alpha)
-    found = {direction: image_test(search) for direction, search in searches.items()}
+    searched = {direction: image_test(search) for direction, search in searches.items()}
     return SingleImages(
         searches,
-        found,
-        {name: measured_metrics(test, [far]) for name, test in found.items()},
-        compare_tests(found[OLD_SELF], found[CROSS], far=far, seed=seed, repeats=repeats),
+        searched,
+        {name: measured_metrics(test, [far]) for name, test in searched.items()},
+        compare_tests(searched[OLD_SELF], searched[CROSS], far=far, seed=seed, repeats=repeats),
     )
