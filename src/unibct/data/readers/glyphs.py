@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 
@@ -45,12 +44,8 @@ def read(part: str) -> ImageSet:
         for row in rows
     )
     pixels = {image_id: glyphs.images[row] for image_id, row in zip(ids, rows, strict=True)}
-
-    def read_image(image_id: str) -> Pixels:
-        return pixels[image_id]
-
     class_names = tuple(glyphs.class_names[int(label)] for label in file_labels)
-    return ImageSet(name, ids, labels.astype(np.int64), class_names, read_image)
+    return ImageSet(name, ids, labels.astype(np.int64), class_names, pixels.__getitem__)
 
 
 @dataclass(frozen=True)

@@ -42,17 +42,8 @@ def read_pair_file(path: Path) -> PairSet:
     images, same = _checked(content, path)
     ids = tuple(str(number) for number in range(len(images)))
     labels = np.arange(len(images), dtype=np.int64)
-    return PairSet(encoded_set(str(path), ids, labels, ids, _ListSource(images)), same)
-
-
-@dataclass(frozen=True)
-class _ListSource:
-    """An encoded source; an id is the number of an image."""
-
-    images: tuple[bytes, ...]
-
-    def __call__(self, image_id: str) -> bytes:
-        return self.images[int(image_id)]
+    by_id = dict(zip(ids, images, strict=True))
+    return PairSet(encoded_set(str(path), ids, labels, ids, by_id.__getitem__), same)
 
 
 def _checked(content: Any, path: Path) -> tuple[tuple[bytes, ...], NDArray[np.bool_]]:

@@ -273,12 +273,12 @@ def _matrix(path: Path, tensors: dict[str, Any]) -> NDArray[np.float32]:
 def _tensor_lines(
     path: Path, tensors: dict[str, Any], what: str, rows: int
 ) -> tuple[str, ...] | None:
-    beside = path.with_name(f"{path.stem}.{what}.txt")
     if what in tensors:
         if str(tensors[what].dtype) != "torch.uint8":
             raise UserError(f"{path}: the tensor `{what}` must be uint8, lines of UTF-8 text")
         data = np.ascontiguousarray(tensors[what].numpy()).tobytes()
         return decoded_lines(data, f"{path}, tensor `{what}`", rows)
+    beside = _beside(path, what)
     return read_lines(beside, rows) if beside.is_file() else None
 
 

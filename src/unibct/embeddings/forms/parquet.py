@@ -38,8 +38,7 @@ def read(path: Path) -> Embeddings:
             columns = [n for n in parquet.read_schema(file).names if n in ("id", "vector", "label")]
             tables.append(parquet.read_table(file, columns=columns))
         except (OSError, pyarrow.ArrowException) as error:
-            reason = first_line(error)
-            raise UserError(f"{file} cannot be read as Parquet: {reason}") from error
+            raise UserError(f"{file} cannot be read as Parquet: {first_line(error)}") from error
         for column in ("id", "vector"):
             if column not in columns:
                 raise UserError(f"{file} lacks the column `{column}`; it needs id and vector")
