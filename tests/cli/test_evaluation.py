@@ -94,7 +94,7 @@ def test_classes_that_were_trained_on_are_counted(folders, trained_folder, photo
     assert error.count("\n") == 1
     assert "6 of the 6 test classes were in a model's training set" in error
     assert "`unibct split --hold-out`" in error
-    assert "seen_classes=True" in error
+    assert "--seen-classes" in error
     assert run_command(*evaluate, *train, "--seen-classes") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["seen_classes"] == 6
