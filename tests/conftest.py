@@ -145,9 +145,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With the slowest tests, two test processes more than cores: they mostly wait for servers."""
+    """With the slowest tests, one test process more than cores: it mostly waits for servers."""
     cores = usable_cpus()
-    return cores if "not slowest" in config.option.markexpr else cores + 2
+    return cores if "not slowest" in config.option.markexpr else cores + 1
 
 
 @pytest.fixture(autouse=True)
